@@ -1,0 +1,1 @@
+"""Preflight check: DCGM diagnostics of a pod's own GPUs through the node's hostengine."""

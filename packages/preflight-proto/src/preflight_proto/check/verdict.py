@@ -1,0 +1,99 @@
+"""What a probe concludes: a :class:`Verdict` with its findings, and what it clears.
+
+Pure data. A verdict knows nothing of gRPC, exit codes or Kubernetes; :mod:`.events` turns it into
+HealthEvents and :mod:`.runner` into a result and an exit status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["Action", "Finding", "Outcome", "Subject", "Verdict"]
+
+
+class Outcome(StrEnum):
+    """How a run ended. Exit status: passed 0, skipped 0, failed 1, misconfigured 2, inconclusive by ``ON_INCONCLUSIVE``."""
+
+    PASSED = "passed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    MISCONFIGURED = "misconfigured"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Action(StrEnum):
+    """The recommended actions of a HealthEvent, by their names on the wire."""
+
+    NONE = "NONE"
+    COMPONENT_RESET = "COMPONENT_RESET"
+    CONTACT_SUPPORT = "CONTACT_SUPPORT"
+    RUN_FIELDDIAG = "RUN_FIELDDIAG"
+    RESTART_VM = "RESTART_VM"
+    RESTART_BM = "RESTART_BM"
+    REPLACE_VM = "REPLACE_VM"
+    RUN_DCGMEUD = "RUN_DCGMEUD"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """What a node condition is about: the node, or one test on exactly one GPU.
+
+    ``test`` is CamelCase and becomes the suffix of the event's ``checkName`` (``DcgmDiagnostic`` +
+    ``Memory``). A subject without a GPU is the node's own and has no suffix: a healthy event without
+    entities clears *everything* under its name, so it must never share a name with GPU conditions.
+    """
+
+    test: str = ""
+    gpu_uuid: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.test) != (self.gpu_uuid is not None):
+            raise ValueError(f"a subject has both a test and a GPU, or neither; got {self.test!r} and {self.gpu_uuid!r}")
+
+
+NODE = Subject()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, as it will be reported: one finding, one event.
+
+    ``message`` must be constant for a given (code, subject): no measurements, times or peers and no
+    ``;``. The connector de-duplicates conditions by its exact text. What was measured goes to
+    ``metadata`` (string to string).
+    """
+
+    code: str
+    message: str
+    fatal: bool
+    action: Action
+    subject: Subject = NODE
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of a probe.
+
+    ``code`` is from a closed set per check (``OK``, ``DCGM_FR_FAULTY_MEMORY``, ``ENGINE_BUSY`` …).
+    ``reason`` is one sentence for people: what, where, what was found, what to do. ``clears`` are the
+    subjects this run has seen healthy. ``measured`` and ``expected`` are GB/s where the check has any.
+    """
+
+    outcome: Outcome
+    code: str
+    reason: str
+    findings: tuple[Finding, ...] = ()
+    clears: frozenset[Subject] = frozenset()
+    subject: str = ""
+    measured: float | None = None
+    expected: float | None = None
+
+    @classmethod
+    def inconclusive(cls, code: str, reason: str, *, findings: tuple[Finding, ...] = ()) -> Verdict:
+        """The check could not judge. Never fatal; the kit adds the one non-fatal event."""
+        if any(f.fatal for f in findings):
+            raise ValueError("an inconclusive verdict carries no fatal finding")
+        return cls(Outcome.INCONCLUSIVE, code, reason, findings=findings)

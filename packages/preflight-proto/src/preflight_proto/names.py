@@ -1,0 +1,81 @@
+"""Every label, annotation, variable, path and reserved name that crosses a component border.
+
+A name that two components must agree on stands here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "preflight.nvsentinel.nvidia.com/"
+"""Metadata under this prefix is ours: what a user writes there is untrusted and replaced."""
+
+# --- opt-in (namespace label; pod annotation where `podSelection.enabled`)
+NAMESPACE_LABEL: Final = "nvsentinel.nvidia.com/preflight"
+NAMESPACE_ENABLED: Final = "enabled"
+NAMESPACE_DISABLED: Final = "disabled"
+CHECKS_ANNOTATION: Final = "nvsentinel.nvidia.com/preflight-checks"
+
+# --- written by the webhook
+CHECKED_LABEL: Final = PREFIX + "checked"
+GANG_LABEL: Final = PREFIX + "gang"
+GANG_ANNOTATION: Final = PREFIX + "gang"
+
+# --- written by the gang controller
+ROSTER_ANNOTATION: Final = PREFIX + "roster"
+GANG_CONFIGMAP_PREFIX: Final = "preflight-"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "preflight-gang"
+
+# --- injected containers and volumes (reserved: rebuilt, never trusted)
+CONTAINER_PREFIX: Final = "preflight-"
+VOLUME_PREFIX: Final = "preflight-"
+SOCKET_VOLUME: Final = "preflight-connector-socket"
+TOKEN_VOLUME: Final = "preflight-connector-token"  # noqa: S105 (a volume's name)
+TMP_VOLUME: Final = "preflight-tmp"
+SERVICE_ACCOUNT_VOLUME: Final = "preflight-no-serviceaccount"
+GANG_VOLUME: Final = "preflight-gang-config"
+STATE_VOLUME: Final = "preflight-state"
+
+# --- paths inside a check's container
+SOCKET_DIR: Final = "/var/run/nvsentinel"
+SOCKET_URI: Final = "unix:///var/run/nvsentinel/nvsentinel.sock"
+TOKEN_DIR: Final = "/var/run/secrets/nvsentinel/platform-connector"  # noqa: S105 (a path)
+TOKEN_PATH: Final = TOKEN_DIR + "/token"
+TOKEN_AUDIENCE: Final = "platform-connector.nvsentinel.nvidia.com"  # noqa: S105 (an audience)
+SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+GANG_DIR: Final = "/etc/preflight"
+STATE_DIR: Final = "/var/lib/preflight"
+RESULT_PATH: Final = "/dev/termination-log"
+
+# --- environment of a check
+ENV_CONNECTOR_SOCKET: Final = "PLATFORM_CONNECTOR_SOCKET"
+ENV_CONNECTOR_TOKEN_PATH: Final = "PLATFORM_CONNECTOR_TOKEN_PATH"  # noqa: S105 (a variable's name)
+ENV_DCGM_LEVEL: Final = "DCGM_DIAG_LEVEL"
+ENV_DCGM_HOSTENGINE: Final = "DCGM_HOSTENGINE_ADDR"
+ENV_LOOPBACK_THRESHOLD: Final = "NCCL_LOOPBACK_THRESHOLD_GBPS"
+ENV_ALLREDUCE_THRESHOLD: Final = "NCCL_ALLREDUCE_THRESHOLD_GBPS"
+ENV_GANG_TIMEOUT: Final = "GANG_TIMEOUT"
+ENV_CHECK_TIMEOUT: Final = "CHECK_TIMEOUT"
+ENV_POD_NAME: Final = "MY_POD_NAME"
+ENV_NODE_NAME: Final = "NODE_NAME"
+ENV_NODE_IP: Final = "NODE_IP"
+ENV_POD_UID: Final = "POD_UID"
+ENV_POD_IP: Final = "POD_IP"
+ENV_EXPECTED_GPUS: Final = "EXPECTED_GPUS"
+ENV_PROCESSING_STRATEGY: Final = "PROCESSING_STRATEGY"
+ENV_GATE: Final = "GATE"
+ENV_ON_INCONCLUSIVE: Final = "ON_INCONCLUSIVE"
+ENV_GANG_CONFIG_DIR: Final = "GANG_CONFIG_DIR"
+ENV_STATE_DIR: Final = "PREFLIGHT_STATE_DIR"
+ENV_RESULT_PATH: Final = "PREFLIGHT_RESULT_PATH"
+
+# --- the built-in checks
+DCGM_DIAG: Final = "dcgm-diag"
+NCCL_LOOPBACK: Final = "nccl-loopback"
+NCCL_ALLREDUCE: Final = "nccl-allreduce"
+
+
+def container_name(check: str) -> str:
+    """The init container that runs ``check``; it is also the HealthEvent's ``agent``."""
+    return CONTAINER_PREFIX + check

@@ -1,0 +1,1 @@
+"""Preflight's mutating admission webhook: injects check init containers into GPU pods."""
