@@ -1,0 +1,76 @@
+"""What holds for the whole house, whichever member it concerns."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MEMBERS = sorted(p.parent for p in [*ROOT.glob("packages/*/pyproject.toml")])
+PUBLIC_INDEX = "https://" + "pypi.org/simple"
+
+
+def tracked_files() -> list[Path]:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_the_lock_names_the_one_public_index_only() -> None:
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    sources = {tuple(package["source"].items())[0] for package in lock["package"]}
+    registries = {where for kind, where in sources if kind == "registry"}
+    others = {kind for kind, _ in sources} - {"registry", "editable", "virtual"}
+    assert registries == {PUBLIC_INDEX}
+    assert not others
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_every_package_has_what_a_reader_looks_for(member: Path) -> None:
+    wanted = {"README.md", "CHANGELOG.md", "src", "tests"}
+    if member.name != "preflight-proto":  # a library: it has no image of its own
+        wanted.add("Dockerfile")
+    assert wanted <= {p.name for p in member.iterdir()}
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_every_package_readme_fills_a_page_but_no_more(member: Path) -> None:
+    assert 15 <= len((member / "README.md").read_text().splitlines()) <= 150
+
+
+def test_every_nox_session_says_in_one_line_what_it_does() -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    sessions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and any("session" in ast.unparse(d) for d in node.decorator_list)
+    ]
+    assert sessions
+    for node in sessions:
+        doc = ast.get_docstring(node)
+        assert doc, node.name
+        assert "\n" not in doc, node.name
+
+
+def test_no_file_but_the_lock_names_a_registry_host() -> None:
+    host = re.compile(r"(?i)\b(pypi\.org|pythonhosted\.org|docker\.io|registry\.npmjs|proxy\.golang|deb\.debian|ghcr\.io|nvcr\.io|quay\.io|registry\.k8s\.io)\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked_files()
+        if path.name not in {"uv.lock", Path(__file__).name}
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1)
+        if host.search(line)
+    ]
+    assert not found
+
+
+def test_no_long_module() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in tracked_files()
+        if path.suffix == ".py" and "/src/" in str(path) and "_generated" not in path.parts
+        if (lines := len(path.read_text().splitlines())) > 450
+    }
+    assert not long, "one module, one noun: split it"
