@@ -74,3 +74,15 @@ def test_no_long_module() -> None:
         if (lines := len(path.read_text().splitlines())) > 450
     }
     assert not long, "one module, one noun: split it"
+
+
+def test_every_relative_link_of_the_manual_leads_somewhere() -> None:
+    link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in tracked_files()
+        if page.suffix == ".md"
+        for target in link.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
