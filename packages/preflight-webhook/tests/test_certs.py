@@ -1,0 +1,561 @@
+"""`certs` against a small API double, and the same facts against a real kube-apiserver where there is one."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_webhook import certs
+from preflight_webhook.certificates import Keep, Material, Renew, issue, plan, service_names, still_valid, union
+from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LIFE = timedelta(days=90)
+NAMES = service_names("preflight-injector", "preflight")
+
+
+# --- the decision
+
+
+def test_no_certificate_yet_is_a_reason_to_make_one() -> None:
+    assert plan(None, NAMES, NOW) == Renew("there is no certificate yet")
+
+
+def test_fresh_material_is_kept_until_two_thirds_of_its_life() -> None:
+    kept = plan(issue(NAMES, LIFE, NOW), NAMES, NOW)
+    assert isinstance(kept, Keep)
+    assert timedelta(days=59) < kept.renew_at - NOW < timedelta(days=60)
+
+
+@given(st.floats(min_value=-0.5, max_value=2))
+def test_material_is_renewed_exactly_when_two_thirds_are_over_or_the_clock_is_before_it(share: float) -> None:
+    stored = STORED
+    leaf = x509.load_pem_x509_certificate(stored.certificate)
+    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    moment = start + (end - start) * share
+    assert isinstance(plan(stored, NAMES, moment), Keep) == (start <= moment < start + (end - start) * 2 / 3)
+
+
+def test_another_service_name_needs_another_certificate() -> None:
+    decision = plan(STORED, ("other.preflight.svc",), NOW)
+    assert decision == Renew("the certificate is not for other.preflight.svc", STORED.authorities)
+
+
+def test_a_key_of_another_certificate_is_not_served() -> None:
+    mixed = Material(STORED.certificate, issue(NAMES, LIFE, NOW).key, STORED.authorities)
+    decision = plan(mixed, NAMES, NOW)
+    assert isinstance(decision, Renew)
+    assert "key does not belong" in decision.reason
+
+
+def test_a_bundle_without_the_leafs_authority_is_renewed() -> None:
+    mixed = Material(STORED.certificate, STORED.key, issue(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities)
+    decision = plan(mixed, NAMES, NOW)
+    assert isinstance(decision, Renew)
+    assert "no stored authority signed" in decision.reason
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=60))
+def test_unreadable_material_is_a_reason_and_never_an_exception(crt: bytes, key: bytes, ca: bytes) -> None:
+    assert isinstance(plan(Material(crt, key, ca), NAMES, NOW), Renew)
+    assert isinstance(plan(Material(STORED.certificate, key, ca), NAMES, NOW), Renew)
+    assert isinstance(plan(Material(STORED.certificate, STORED.key, ca), NAMES, NOW), Renew)
+
+
+def test_renewal_keeps_the_old_authority_while_it_is_valid_and_drops_it_after() -> None:
+    first = issue(NAMES, LIFE, NOW)
+    later = NOW + timedelta(days=61)
+    decision = plan(first, NAMES, later)
+    assert isinstance(decision, Renew)
+    second = issue(NAMES, LIFE, later, decision.trusted)
+    assert len(x509.load_pem_x509_certificates(second.authorities)) == 2
+    assert first.authorities in second.authorities
+    assert first.authorities not in still_valid(second.authorities, NOW + timedelta(days=91))
+
+
+def test_union_adds_only_what_is_new_and_ignores_rubbish() -> None:
+    other = issue(NAMES, LIFE, NOW)
+    assert union(STORED.authorities, STORED.authorities) == STORED.authorities
+    assert union(STORED.authorities, other.authorities) == STORED.authorities + other.authorities
+    assert union(b"rubbish", other.authorities) == other.authorities
+
+
+def test_a_tls_client_that_trusts_the_bundle_accepts_old_and_new_leaf() -> None:
+    now = datetime.now(UTC)
+    old = issue(NAMES, LIFE, now)
+    new = issue(NAMES, LIFE, now + timedelta(seconds=1), old.authorities)
+    for served in (old, new):
+        handshake(served, new.authorities, NAMES[0])
+
+
+def test_a_tls_client_refuses_another_name() -> None:
+    material = issue(NAMES, LIFE, datetime.now(UTC))
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(material, material.authorities, "elsewhere.preflight.svc")
+
+
+STORED = issue(NAMES, LIFE, NOW)
+
+
+def handshake(served: Material, trusted: bytes, name: str) -> None:
+    """A TLS handshake in memory: raises what the client raises."""
+    with_files = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = Path(os.environ["PYTEST_CERTS_DIR"])
+    (folder / "pair.pem").write_bytes(served.certificate + served.key)
+    with_files.load_cert_chain(folder / "pair.pem")
+    client_in, server_in = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context(cadata=trusted.decode()).wrap_bio(client_in, server_in, server_hostname=name)
+    server = with_files.wrap_bio(server_in, client_in, server_side=True)
+    waiting: list[Callable[[], None]] = [client.do_handshake, server.do_handshake]
+    while waiting:
+        step = waiting.pop(0)
+        try:
+            step()
+        except ssl.SSLWantReadError:
+            waiting.append(step)
+
+
+@pytest.fixture(autouse=True)
+def certs_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_CERTS_DIR", str(tmp_path))
+
+
+# --- the cluster
+
+SECRETS = "/api/v1/namespaces/preflight/secrets"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+TARGET = certs.Target("preflight", "preflight-injector-tls", "preflight-injector", "preflight-injector", LIFE)
+
+
+def configuration(*entries: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "preflight-injector"},
+        "webhooks": [
+            {
+                "name": name,
+                "clientConfig": {"service": {"name": "preflight-injector", "namespace": "preflight"}},
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+            for name in entries
+        ],
+    }
+
+
+class Double:
+    """Objects with resourceVersions over HTTP: just what `certs` uses of the API."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        self.lock = threading.Lock()
+        self.writes: list[str] = []
+
+    def handle(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            if method == "GET":
+                return (200, self.objects[path]) if path in self.objects else (404, {"message": "not found"})
+            assert body is not None
+            if method == "POST":
+                path = f"{path}/{body['metadata']['name']}"
+                if path in self.objects:
+                    return 409, {"message": "already exists"}
+            elif path not in self.objects:
+                return 404, {"message": "not found"}
+            elif self.objects[path]["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
+                return 409, {"message": "the object has been modified"}
+            if method == "PATCH":
+                patch, body = body, json.loads(json.dumps(self.objects[path]))
+                assert body is not None
+                for change in patch["webhooks"]:
+                    entry = next(w for w in body["webhooks"] if w["name"] == change["name"])
+                    entry["clientConfig"].update(change["clientConfig"])
+            self.version += 1
+            body["metadata"]["resourceVersion"] = str(self.version)
+            self.objects[path] = body
+            self.writes.append(f"{method} {path.rsplit('/', 2)[1]}")
+            return (201 if method == "POST" else 200), body
+
+
+@pytest.fixture
+def double() -> Iterator[tuple[Double, Connection]]:
+    state = Double()
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            size = int(self.headers.get("Content-Length", 0))
+            body = json.loads(self.rfile.read(size)) if size else None
+            status, said = state.handle(self.command, self.path, body)
+            data = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_PATCH = answer
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield state, Connection(f"http://127.0.0.1:{server.server_port}", ssl.create_default_context())
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """A control plane of its own: etcd and kube-apiserver of KUBEBUILDER_ASSETS."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    home = tmp_path_factory.mktemp("apiserver")
+    etcd, peer, port = free_port(), free_port(), free_port()
+    (home / "tokens.csv").write_text("test-token,admin,admin,system:masters\n")
+    openssl = shutil.which("openssl")
+    assert openssl
+    subprocess.run([openssl, "genrsa", "-out", home / "sa.key", "2048"], check=True, capture_output=True)
+    commands = [
+        [
+            f"{assets}/etcd",
+            f"--data-dir={home}/etcd",
+            f"--listen-client-urls=http://127.0.0.1:{etcd}",
+            f"--advertise-client-urls=http://127.0.0.1:{etcd}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-cluster=default=http://127.0.0.1:{peer}",
+            "--unsafe-no-fsync",
+        ],
+        [
+            f"{assets}/kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{etcd}",
+            f"--cert-dir={home}/pki",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--token-auth-file={home}/tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={home}/sa.key",
+            f"--service-account-signing-key-file={home}/sa.key",
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+    ]
+    with (home / "log").open("wb") as output:
+        processes = [subprocess.Popen(command, stdout=output, stderr=output) for command in commands]
+        try:
+            yield reachable(home, port)
+        finally:
+            for process in reversed(processes):
+                process.terminate()
+            for process in processes:
+                process.wait(20)
+
+
+def reachable(home: Path, port: int) -> Connection:
+    """The connection, once the server answers and the namespace exists."""
+    end = time.monotonic() + 50
+    while True:
+        try:
+            verify = ssl.create_default_context(cafile=str(home / "pki" / "apiserver.crt"))
+            verify.check_hostname = False
+            target = Connection(f"https://127.0.0.1:{port}", verify, "test-token")
+            with Client(target) as client:
+                client.create("/api/v1/namespaces", {"metadata": {"name": "preflight"}})
+            return target
+        except (KubeError, OSError) as error:
+            if time.monotonic() > end:
+                raise AssertionError(f"no kube-apiserver: {error}; {(home / 'log').read_text()[-2000:]}") from error
+            time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(params=["double", "apiserver"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """A client of an empty cluster with the webhook configuration of two entries."""
+    made = request.getfixturevalue(request.param)
+    target = made if isinstance(made, Connection) else made[1]
+    with Client(target) as client:
+        client.create(CONFIGURATIONS, configuration("by-label.example.com", "by-list.example.com"))
+        yield client
+        if request.param == "apiserver":
+            delete(client, f"{SECRETS}/{TARGET.secret}", TARGET.configuration_path)
+
+
+def delete(client: Client, *paths: str) -> None:
+    for path in paths:
+        if client.get(path) is not None:
+            client._send("DELETE", path)
+
+
+def keep_and_publish(client: Client, **kwargs: Any) -> Material:
+    stored = certs.keep(client, TARGET, **kwargs)
+    certs.publish(client, TARGET, stored)
+    return stored
+
+
+def bundles(client: Client) -> list[bytes]:
+    found = client.get(TARGET.configuration_path)
+    assert found is not None
+    return [base64.b64decode(entry["clientConfig"].get("caBundle", "")) for entry in found["webhooks"]]
+
+
+def versions(client: Client) -> tuple[str, str]:
+    secret, found = client.get(f"{SECRETS}/{TARGET.secret}"), client.get(TARGET.configuration_path)
+    assert secret is not None
+    assert found is not None
+    return secret["metadata"]["resourceVersion"], found["metadata"]["resourceVersion"]
+
+
+def test_every_entry_trusts_what_the_secret_holds(cluster: Client) -> None:
+    stored = keep_and_publish(cluster)
+    assert bundles(cluster) == [stored.authorities] * 2
+    secret = cluster.get(f"{SECRETS}/{TARGET.secret}")
+    assert secret is not None
+    assert secret["type"] == "kubernetes.io/tls"
+    assert base64.b64decode(secret["data"]["tls.crt"]) == stored.certificate
+
+
+def test_a_second_run_changes_nothing(cluster: Client) -> None:
+    keep_and_publish(cluster)
+    before = versions(cluster)
+    keep_and_publish(cluster)
+    assert versions(cluster) == before
+
+
+def test_an_entry_that_an_upgrade_adds_gets_the_bundle_and_the_certificate_stays(cluster: Client) -> None:
+    stored = keep_and_publish(cluster)
+    found = cluster.get(TARGET.configuration_path)
+    assert found is not None
+    found["webhooks"] = [{**w, "clientConfig": {**w["clientConfig"]}} for w in found["webhooks"]] + configuration(
+        "new.example.com"
+    )["webhooks"]
+    cluster.replace(TARGET.configuration_path, found)
+    assert keep_and_publish(cluster) == stored
+    assert bundles(cluster) == [stored.authorities] * 3
+
+
+def test_renewal_leaves_old_and_new_authority_trusted(cluster: Client) -> None:
+    first = keep_and_publish(cluster)
+    second = keep_and_publish(cluster, now=datetime.now(UTC) + timedelta(days=61))
+    assert second.certificate != first.certificate
+    assert first.authorities in second.authorities
+    assert bundles(cluster) == [second.authorities] * 2
+
+
+def test_runs_at_the_same_time_agree_on_one_certificate(cluster: Client) -> None:
+    target = cluster.target
+
+    def one(_: int) -> Material:
+        with Client(target) as client:
+            return keep_and_publish(client)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(one, range(4)))
+    assert len(made) == 1
+    assert bundles(cluster) == [made.pop().authorities] * 2
+
+
+def test_a_left_over_secret_is_taken_over_from_a_release_that_is_gone(cluster: Client) -> None:
+    def owner(uid: str) -> dict[str, str]:
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "name": "preflight-injector-certs", "uid": uid}
+
+    first = keep_and_publish(cluster, owner=owner("gone"))
+    assert keep_and_publish(cluster, owner=owner("here")) == first
+    secret = cluster.get(f"{SECRETS}/{TARGET.secret}")
+    assert secret is not None
+    assert [o["uid"] for o in secret["metadata"]["ownerReferences"]] == ["here"]
+
+
+def test_a_secret_of_somebody_else_is_left_alone(cluster: Client) -> None:
+    cluster.create(SECRETS, {"metadata": {"name": TARGET.secret}, "data": {"a": "Yg=="}})
+    with pytest.raises(KubeError, match=r"Secret preflight/preflight-injector-tls exists but is not labelled"):
+        certs.keep(cluster, TARGET)
+    found = cluster.get(f"{SECRETS}/{TARGET.secret}")
+    assert found is not None
+    assert found["data"] == {"a": "Yg=="}
+
+
+def test_the_new_authority_is_published_before_its_certificate_is_stored(double: tuple[Double, Connection]) -> None:
+    state, target = double
+    with Client(target) as client:
+        client.create(CONFIGURATIONS, configuration("one.example.com"))
+        keep_and_publish(client)
+        state.writes.clear()
+        keep_and_publish(client, now=datetime.now(UTC) + timedelta(days=61))
+    assert state.writes == ["PATCH mutatingwebhookconfigurations", "PUT secrets", "PATCH mutatingwebhookconfigurations"]
+
+
+def test_a_run_that_died_after_publishing_leaves_the_served_certificate_trusted(
+    double: tuple[Double, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, target = double
+
+    def dies(*_: object) -> None:
+        raise KubeError("the process ended")
+
+    with Client(target) as client:
+        client.create(CONFIGURATIONS, configuration("one.example.com"))
+        first = keep_and_publish(client)
+        with monkeypatch.context() as patched:
+            patched.setattr(certs, "_write", dies)
+            with pytest.raises(KubeError):
+                keep_and_publish(client, now=datetime.now(UTC) + timedelta(days=61))
+        assert first.authorities in bundles(client)[0]
+        assert keep_and_publish(client) == first
+        assert bundles(client) == [first.authorities]
+
+
+def test_the_secret_is_made_although_the_configuration_comes_later(double: tuple[Double, Connection]) -> None:
+    state, target = double
+    with Client(target) as client:
+        stored = certs.keep(client, TARGET)
+        late = threading.Timer(0.2, lambda: state.handle("POST", CONFIGURATIONS, configuration("one.example.com")))
+        late.start()
+        certs.publish(client, TARGET, stored, wait_seconds=20)
+        late.join()
+        assert bundles(client) == [stored.authorities]
+
+
+# --- the command
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    certs.add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def kubeconfig(path: Path, server: str, user: dict[str, Any]) -> Path:
+    path.write_text(
+        json.dumps(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": server}}],
+                "users": [{"name": "u", "user": user}],
+            }
+        )
+    )
+    return path
+
+
+def test_the_command_says_in_one_sentence_that_the_configuration_is_missing(
+    double: tuple[Double, Connection],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "kubeconfig", double[1].server, {"token": "t"})))
+    assert certs.run(parsed("--namespace", "preflight")) == 1
+    assert capsys.readouterr().err == (
+        "preflight-webhook certs: MutatingWebhookConfiguration preflight-injector does not exist; "
+        "install the chart, or name the right one by --webhook-configuration.\n"
+    )
+
+
+def test_the_command_succeeds_where_everything_is_there(
+    double: tuple[Double, Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double[0].handle("POST", CONFIGURATIONS, configuration("one.example.com"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "kubeconfig", double[1].server, {"token": "t"})))
+    assert certs.run(parsed("--namespace", "preflight")) == 0
+    assert f"{SECRETS}/{TARGET.secret}" in double[0].objects
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "kubeconfig", server, {"token": "t"})))
+    assert certs.run(parsed("--namespace", "preflight")) == 1
+    assert f"{server}: no answer to GET {SECRETS}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "9999", "soon", "1.5"])
+def test_a_senseless_lifetime_is_refused(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parsed("--namespace", "preflight", f"--lifetime-days={days}")
+    assert "is not a number of days from 1 to 3650" in capsys.readouterr().err
+
+
+# --- the connection
+
+
+def test_without_kubeconfig_and_pod_there_is_a_sentence() -> None:
+    with pytest.raises(KubeError, match=r"KUBECONFIG is not set and this is not a pod"):
+        connection({})
+
+
+def test_a_pod_without_token_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(KubeError, match=r"token or ca.crt cannot be read"):
+        connection({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+
+
+def test_a_kubeconfig_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text("a: b")
+    with pytest.raises(KubeError, match=r"is not a kubeconfig"):
+        connection({"KUBECONFIG": str(tmp_path / "kubeconfig")})
+
+
+def test_a_login_plug_in_is_refused_by_name(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1", {"exec": {"command": "login"}})
+    with pytest.raises(KubeError, match=r"logs in by a plug-in"):
+        connection({"KUBECONFIG": str(path)})
+
+
+def test_an_ipv6_service_host_is_bracketed(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "ca.crt").write_bytes(STORED.authorities)
+    found = connection({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
+    assert (found.server, found.token) == ("https://[fd00::1]:6443", "abc")
+
+
+def test_a_write_over_a_newer_version_is_a_conflict(double: tuple[Double, Connection]) -> None:
+    with Client(double[1]) as client:
+        client.create(CONFIGURATIONS, configuration("one.example.com"))
+        stale = {**configuration("one.example.com"), "metadata": {"name": "preflight-injector", "resourceVersion": "0"}}
+        with pytest.raises(Conflict):
+            client.replace(TARGET.configuration_path, stale)
+
+
+def test_the_owner_is_read_from_the_pods_own_token_and_only_for_its_namespace() -> None:
+    claims = {"kubernetes.io": {"namespace": "preflight", "serviceaccount": {"name": "certs", "uid": "1-2"}}}
+    token = "h." + base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=") + ".s"
+    inside = Connection("https://here", ssl.create_default_context(), token)
+    assert certs._service_account(inside, "preflight") == {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "name": "certs",
+        "uid": "1-2",
+    }
+    assert certs._service_account(inside, "elsewhere") is None
+    assert certs._service_account(Connection("https://here", inside.verify, "opaque"), "preflight") is None
