@@ -100,7 +100,7 @@ class Engine:
 
     def identity(self, tag: str) -> str | None:
         """The id of a local image: a base that was made anew makes new images."""
-        words = ("inspect", "--type", "image", "--format", "{{.FromImageID}}", tag)
+        words: tuple[str, ...] = ("inspect", "--type", "image", "--format", "{{.FromImageID}}", tag)
         if self.name != "buildah":
             words = ("image", "inspect", "--format", "{{.Id}}", tag)
         found = subprocess.run([self.name, *words], capture_output=True, text=True, check=False)

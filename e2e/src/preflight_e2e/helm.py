@@ -1,0 +1,94 @@
+"""Helm's own engine for our charts: render and lint without a cluster, install and upgrade with one.
+
+The engine is Helm's Go library in a wheel, so hooks, three-way upgrades and server-side apply are those of the
+``helm`` program; nothing of it is imitated here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart, Config, HelmError, lint
+
+CHARTS = Path(__file__).resolve().parents[3] / "charts"
+UMBRELLA = CHARTS / "preflight"
+INJECTOR = CHARTS / "preflight-injector"
+
+Values = dict[str, Any]
+Object = dict[str, Any]
+
+
+class ChartError(Exception):
+    """Helm refuses the chart, the values or the release; the message is Helm's own."""
+
+
+def render(
+    chart: Path, values: Values | None = None, *, namespace: str = "preflight", revision: int = 1
+) -> list[Object]:
+    """Every object that an install would create, checked against the values' schema. Raises ChartError."""
+    try:
+        with Chart.load(chart) as loaded:
+            loaded.validate_schema(loaded.merge_values(values))
+            files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
+    except HelmError as error:
+        raise ChartError(str(error)) from error
+    return [
+        document
+        for name, text in sorted(files.items())
+        if name.endswith(".yaml")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+
+
+def problems(chart: Path, values: Values | None = None) -> list[str]:
+    """What `helm lint --strict` complains of; advice (a missing icon) is left out."""
+    report = lint(chart, values, strict=True, with_subcharts=True)
+    warning = 2
+    return [f"{m['path']}: {m['error']}" for m in report["messages"] if m["severity"] >= warning]
+
+
+@dataclass
+class Release:
+    """One release of the umbrella chart on a real cluster."""
+
+    namespace: str
+    kubeconfig: Path
+    name: str = "preflight"
+    chart: Path = UMBRELLA
+    _config: Config = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._config = Config(kubeconfig_path=self.kubeconfig, namespace=self.namespace)
+
+    def install(self, values: Values, *, wait: bool = True, timeout: int = 180) -> None:
+        """`helm install --create-namespace [--wait]`. Raises ChartError."""
+        self._do("install", values, timeout, wait=wait, create_namespace=True)
+
+    def upgrade(self, values: Values, *, wait: bool = True, timeout: int = 180) -> None:
+        """`helm upgrade [--wait]` with exactly these values. Raises ChartError."""
+        self._do("upgrade", values, timeout, wait=wait, reset_values=True)
+
+    def uninstall(self, *, timeout: int = 120) -> None:
+        """`helm uninstall --wait`; nothing to do where there is no release. Raises ChartError."""
+        try:
+            self._config.uninstall(self.name, ignore_not_found=True, wait="watcher", timeout=timeout)
+        except HelmError as error:
+            raise ChartError(str(error)) from error
+
+    def revision(self) -> int:
+        """The number of the revision that is deployed."""
+        return int(self._config.status(self.name)["version"])
+
+    def _do(self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool) -> None:
+        how = "watcher" if wait else "hookOnly"
+        try:
+            with Chart.load(self.chart) as chart:
+                chart.validate_schema(chart.merge_values(values))
+                run = getattr(self._config, action)
+                run(chart, self.name, values, namespace=self.namespace, timeout=timeout, wait=how, **options)
+        except HelmError as error:
+            raise ChartError(str(error)) from error

@@ -1,0 +1,247 @@
+"""The charts without a cluster: what Helm makes of them and whether Kubernetes would take it."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from preflight_e2e.helm import CHARTS, INJECTOR, UMBRELLA, ChartError, Object, Values, problems, render
+
+ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
+ON: Values = {"preflight-injector": {"enabled": True}}
+KUBERNETES = ("1.34", "1.35", "1.36")
+NAMESPACED_BY_NAME = {"MutatingWebhookConfiguration", "ClusterRole", "ClusterRoleBinding"}
+
+
+def with_values(**values: Any) -> Values:
+    return {"preflight-injector": {"enabled": True, **values}}
+
+
+def only(objects: list[Object], kind: str, component: str | None = None) -> Object:
+    found = [
+        o
+        for o in objects
+        if o["kind"] == kind
+        and (component is None or o["metadata"]["labels"].get("app.kubernetes.io/component") == component)
+    ]
+    assert len(found) == 1, f"{len(found)} objects of kind {kind}"
+    return found[0]
+
+
+def entries(values: Values, namespace: str = "preflight") -> list[Object]:
+    webhooks: list[Object] = only(render(UMBRELLA, values, namespace=namespace), "MutatingWebhookConfiguration")[
+        "webhooks"
+    ]
+    return webhooks
+
+
+def selects(entry: Object, labels: dict[str, str]) -> bool:
+    """What the API server makes of a namespaceSelector: all terms must hold."""
+    for term in entry["namespaceSelector"]["matchExpressions"]:
+        present = labels.get(term["key"])
+        inside = present in term["values"]
+        if inside != (term["operator"] == "In"):
+            return False
+    return True
+
+
+def namespace(name: str, preflight: str | None = None) -> dict[str, str]:
+    labels = {"kubernetes.io/metadata.name": name}
+    return labels | ({"nvsentinel.nvidia.com/preflight": preflight} if preflight else {})
+
+
+@pytest.mark.parametrize("chart", [UMBRELLA, INJECTOR], ids=lambda chart: chart.name)
+def test_helm_lint_finds_nothing(chart: Path) -> None:
+    assert problems(chart) == []
+
+
+def test_nothing_is_installed_unless_switched_on() -> None:
+    assert render(UMBRELLA) == []
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", [ON, ADR], ids=["defaults", "adr-026"])
+def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
+    for made in render(UMBRELLA, values):
+        kubernetes_validate.validate(made, version, strict=True)
+
+
+def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
+    config = yaml.safe_load(only(render(UMBRELLA, ADR), "ConfigMap")["data"]["config.yaml"])
+    deployment = {"enabled", "namespaces", "excludeNamespaces", "webhook"}
+    assert config == {key: value for key, value in ADR["preflight-injector"].items() if key not in deployment}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dcgm": {"diagLevel": "two"}},
+        {"webhook": {"failurePolicy": "Maybe"}},
+        {"webhook": {"timeoutSeconds": 31}},
+        {"replicas": 0},
+        {"certificates": {"lifetimeDays": 0}},
+        {"certificates": {"selfManaged": False}},
+        {"namespaces": "training"},
+        {"checkTimeuot": "300s"},
+    ],
+)
+def test_a_wrong_value_stops_the_install(wrong: Values) -> None:
+    with pytest.raises(ChartError, match=next(iter(wrong))):
+        render(UMBRELLA, with_values(**wrong))
+
+
+@pytest.mark.parametrize("values", [ON, ADR], ids=["defaults", "adr-026"])
+def test_no_template_sets_a_ca_bundle(values: Values) -> None:
+    assert all("caBundle" not in entry["clientConfig"] for entry in entries(values))
+
+
+def test_an_empty_list_makes_no_entry_of_its_own() -> None:
+    assert [entry["name"] for entry in entries(ON)] == ["preflight.nvsentinel.nvidia.com"]
+
+
+def test_labelled_and_listed_namespaces_are_selected_and_no_others() -> None:
+    made = entries(with_values(namespaces=["training"]))
+    chosen = {
+        (name, label)
+        for name, label in itertools.product(["training", "web"], [None, "enabled", "disabled", "other"])
+        if any(selects(entry, namespace(name, label)) for entry in made)
+    }
+    assert chosen == {("training", None), ("training", "other"), ("training", "enabled"), ("web", "enabled")}
+
+
+def test_no_namespace_is_selected_twice() -> None:
+    made = entries(with_values(namespaces=["training"]))
+    for name, label in itertools.product(["training", "web"], [None, "enabled", "disabled", "other"]):
+        assert sum(selects(entry, namespace(name, label)) for entry in made) <= 1
+
+
+@pytest.mark.parametrize("name", ["kube-system", "nvsentinel", "the-releases-own", "listed-and-excluded"])
+def test_an_excluded_namespace_is_never_selected(name: str) -> None:
+    values = with_values(
+        namespaces=["kube-system", "nvsentinel", "the-releases-own", "listed-and-excluded"],
+        excludeNamespaces=["kube-system", "nvsentinel", "listed-and-excluded"],
+    )
+    made = entries(values, namespace="the-releases-own")
+    assert not any(selects(entry, namespace(name, label)) for entry in made for label in (None, "enabled"))
+
+
+def test_every_entry_is_reinvoked_without_side_effects_and_fails_closed() -> None:
+    for entry in entries(ADR):
+        assert entry["reinvocationPolicy"] == "IfNeeded"
+        assert entry["sideEffects"] == "None"
+        assert entry["failurePolicy"] == "Fail"
+        assert entry["rules"] == [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "resources": ["pods"],
+                "operations": ["CREATE"],
+                "scope": "Namespaced",
+            }
+        ]
+
+
+def test_the_failure_policy_is_a_value() -> None:
+    assert [e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))] == ["Ignore"]
+
+
+def test_the_webhook_itself_has_no_rights_and_no_token() -> None:
+    made = render(UMBRELLA, ON)
+    pod = only(made, "Deployment")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    bound = {s["name"] for o in made if o["kind"].endswith("RoleBinding") for s in o["subjects"]}
+    assert pod["serviceAccountName"] not in bound
+
+
+def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
+    made = render(UMBRELLA, ON)
+    rules = only(made, "Role")["rules"] + only(made, "ClusterRole")["rules"]
+    unnamed = [rule["verbs"] for rule in rules if "resourceNames" not in rule]
+    assert unnamed == [["create"]]
+    assert {name for rule in rules for name in rule.get("resourceNames", [])} == {
+        "preflight-injector-tls",
+        "preflight-injector",
+    }
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "update", "patch", "create"}
+
+
+def test_every_pod_is_restricted() -> None:
+    made = render(UMBRELLA, ON)
+    pods = [
+        only(made, "Deployment")["spec"]["template"]["spec"],
+        only(made, "Job")["spec"]["template"]["spec"],
+        only(made, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
+    ]
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_the_service_selects_the_webhooks_pods_and_not_those_of_the_certs_job() -> None:
+    made = render(UMBRELLA, ON)
+    selector = only(made, "Service")["spec"]["selector"].items()
+    assert selector <= only(made, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    assert not selector <= only(made, "Job")["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_another_configuration_rolls_the_pods() -> None:
+    def checksum(values: Values) -> str:
+        template = only(render(UMBRELLA, values), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum(ON) != checksum(with_values(checkTimeout="301s"))
+    assert checksum(ON) == checksum(with_values(namespaces=["training"]))
+
+
+def test_each_revision_has_a_certs_job_of_its_own() -> None:
+    names = {only(render(UMBRELLA, ON, revision=n), "Job")["metadata"]["name"] for n in (1, 2)}
+    assert len(names) == 2
+
+
+def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
+    made = render(UMBRELLA, with_values(certificates={"selfManaged": False, "secretName": "theirs"}))
+    assert {o["kind"] for o in made}.isdisjoint({"Job", "CronJob", "Role", "ClusterRole"})
+    volumes = only(made, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert [v["secret"]["secretName"] for v in volumes if "secret" in v] == ["theirs"]
+
+
+def test_one_replica_needs_no_disruption_budget() -> None:
+    assert "PodDisruptionBudget" not in {o["kind"] for o in render(UMBRELLA, with_values(replicas=1))}
+
+
+def test_every_namespaced_object_stands_in_the_releases_namespace() -> None:
+    for made in render(UMBRELLA, ADR, namespace="elsewhere"):
+        expected = None if made["kind"] in NAMESPACED_BY_NAME else "elsewhere"
+        assert made["metadata"].get("namespace") == expected
+
+
+def test_the_subchart_alone_makes_what_the_umbrella_makes() -> None:
+    assert render(INJECTOR) == render(UMBRELLA, ON) or _without_job_names(render(INJECTOR)) == _without_job_names(
+        render(UMBRELLA, ON)
+    )
+
+
+def _without_job_names(made: list[Object]) -> list[Object]:
+    return [o for o in made if o["kind"] != "Job"]
+
+
+def test_chart_versions_are_those_of_the_packages() -> None:
+    packages = CHARTS.parent / "packages"
+    version = tomllib.loads((packages / "preflight-webhook/pyproject.toml").read_text())["project"]["version"]
+    check = tomllib.loads((packages / "check-dcgm/pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((INJECTOR / "Chart.yaml").read_text())
+    assert chart["appVersion"] == version
+    assert yaml.safe_load((INJECTOR / "values.yaml").read_text())["checks"] == [
+        {"name": "dcgm-diag", "image": f"preflight-dcgm-diag:{check}"}
+    ]
