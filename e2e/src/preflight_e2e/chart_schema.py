@@ -32,7 +32,7 @@ def combined(config: Schema, deployment: Schema) -> Schema:
         raise ValueError(f"both the webhook and the chart define {', '.join(both)}; rename one of them.")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Values of the chart preflight-injector. Generated: change the webhook's config or deployment.schema.json",
+        "title": "Values of the chart preflight-injector. Generated from the webhook's and deployment.schema.json",
         "type": "object",
         "additionalProperties": False,
         "properties": {**top["properties"], **deployment["properties"]},

@@ -73,7 +73,9 @@ class Client:
     """Reads and writes single objects by path. Use as a context manager; not shared between threads."""
 
     def __init__(self, target: Connection, *, timeout: float = 10) -> None:
-        headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+        headers = {"User-Agent": "preflight-webhook"}  # the name under which the API server records our writes
+        if target.token:
+            headers["Authorization"] = f"Bearer {target.token}"
         self.target = target
         # Proxies of the environment are for the world outside, not for the cluster's own API server.
         self._http = httpx.Client(
