@@ -110,7 +110,7 @@ class Engine:
         return "bud" if self.name == "buildah" and verb == "build" else verb
 
     def _run(self, *words: str) -> None:
-        done = subprocess.run([self.name, *words], stdout=sys.stderr, check=False)
+        done = subprocess.run([self.name, *words], stdout=2, check=False)  # stdout is for what came out
         if done.returncode != 0:
             raise ImageError(f"{self.name} {words[0]} ended with status {done.returncode}; its last lines say why.")
 
