@@ -12,9 +12,9 @@ import json
 import sys
 from typing import Any
 
-from preflight_e2e.helm import INJECTOR
+from preflight_e2e.helm import CHARTS, INJECTOR
 
-DEPLOYMENT = INJECTOR / "deployment.schema.json"
+DEPLOYMENT = CHARTS / "schema" / f"{INJECTOR.name}.json"
 RESULT = INJECTOR / "values.schema.json"
 
 Schema = dict[str, Any]
@@ -32,7 +32,7 @@ def combined(config: Schema, deployment: Schema) -> Schema:
         raise ValueError(f"both the webhook and the chart define {', '.join(both)}; rename one of them.")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Values of the chart preflight-injector. Generated from the webhook's and deployment.schema.json",
+        "title": "Values of the chart preflight-injector. Generated from the webhook's and charts/schema",
         "type": "object",
         "additionalProperties": False,
         "properties": {**top["properties"], **deployment["properties"]},
