@@ -1,6 +1,6 @@
 """Makes the chart's values.schema.json: what the webhook says of its configuration, and what the chart adds.
 
-    preflight-webhook schema | python -m preflight_e2e.chart_schema
+    python -m preflight_e2e.chart_schema       # asks `preflight-webhook schema`, which must be on PATH
 
 The webhook's schema is the one that it checks its configuration file with, so a value that Helm takes is one that
 the webhook takes.
@@ -9,6 +9,7 @@ the webhook takes.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from typing import Any
 
@@ -43,8 +44,9 @@ def combined(config: Schema, deployment: Schema) -> Schema:
 
 def main() -> int:
     try:
-        schema = combined(json.load(sys.stdin), json.loads(DEPLOYMENT.read_text()))
-    except ValueError as error:
+        said = subprocess.run(["preflight-webhook", "schema"], stdout=subprocess.PIPE, check=True).stdout
+        schema = combined(json.loads(said), json.loads(DEPLOYMENT.read_text()))
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2
     RESULT.write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
