@@ -1,0 +1,35 @@
+"""HealthEvents on the wire: the generated stubs under the names that the rest of the kit uses.
+
+Importing this module loads gRPC; the contract modules never do.
+"""
+
+from __future__ import annotations
+
+from ._generated.datamodels import (
+    BehaviourOverrides,
+    Entity,
+    HealthEvent,
+    HealthEvents,
+    HealthEventStatus,
+    OperationStatus,
+    PlatformConnectorBase,
+    PlatformConnectorStub,
+    ProcessingStrategy,
+    RecommendedAction,
+)
+
+__all__ = [
+    "METHOD",
+    "BehaviourOverrides",
+    "Entity",
+    "HealthEvent",
+    "HealthEventStatus",
+    "HealthEvents",
+    "OperationStatus",
+    "PlatformConnectorBase",
+    "PlatformConnectorStub",
+    "ProcessingStrategy",
+    "RecommendedAction",
+]
+
+METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
