@@ -1,5 +1,35 @@
 """The check kit: what every check, ours or a stranger's, stands on.
 
-A check is one settings class, one ``async def probe(run)``, and ``main(Check(...))``. Start reading at
+A check is one settings class, one ``async def probe(run)``, and ``run_main(Check(...))``. Start reading at
 :mod:`preflight_proto.check.runner`, the page: settings, probe, events, report, result, exit.
 """
+
+from .child import Completed, ToolMissing
+from .gpus import Gpu
+from .runner import Check, Inconclusive, Run, run_main
+from .settings import SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
+from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+
+__all__ = [
+    "NODE",
+    "Action",
+    "Check",
+    "Completed",
+    "Finding",
+    "Gpu",
+    "Inconclusive",
+    "Outcome",
+    "Run",
+    "SettingsError",
+    "Subject",
+    "ToolMissing",
+    "Verdict",
+    "duration",
+    "gbps",
+    "one_of",
+    "run_main",
+    "setting",
+    "text",
+    "text_list",
+    "whole_number",
+]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Action", "Finding", "Outcome", "Subject", "Verdict"]
+__all__ = ["NODE", "Action", "Finding", "Outcome", "Subject", "Verdict"]
 
 
 class Outcome(StrEnum):

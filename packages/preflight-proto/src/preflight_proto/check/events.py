@@ -1,0 +1,92 @@
+"""From a verdict to HealthEvents: what is raised, and what is cleared.
+
+Pure: an :class:`Event` is plain data with the wire's meaning; :mod:`.report` puts it on the wire.
+
+Two rules of the connector shape this module. It de-duplicates node conditions by the exact text of ``message``, so a
+message is constant per (code, subject) and measurements go to ``metadata``. And it clears by identity (agent, component,
+check name, entities), so what a failing verdict raises and what a passing one clears are made by the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..names import container_name
+from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+
+__all__ = ["Event", "events"]
+
+GPU_ENTITY = "GPU_UUID"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One HealthEvent, before it has a time, a node and a strategy."""
+
+    agent: str
+    component: str
+    check_name: str
+    fatal: bool
+    healthy: bool
+    message: str
+    action: Action
+    error_codes: tuple[str, ...] = ()
+    entities: tuple[tuple[str, str], ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
+        """What the connector keys a condition by, besides version and node."""
+        return self.agent, self.component, self.check_name, self.entities
+
+
+def events(check: str, condition: str, component: str, verdict: Verdict) -> list[Event]:
+    """The events of one run, unhealthy ones first.
+
+    - one for each finding; an inconclusive verdict has one non-fatal event about the node at least;
+    - for a passed or failed run, a healthy one for each subject it has seen healthy and no finding names. A passed
+      run has always seen the node healthy;
+    - none for a skipped or misconfigured run: it has seen nothing.
+    """
+
+    def event(subject: Subject, *, healthy: bool, fatal: bool, message: str, action: Action, code: str, metadata: Mapping[str, str]) -> Event:
+        return Event(
+            agent=container_name(check),
+            component=component,
+            check_name=condition + subject.test,
+            fatal=fatal,
+            healthy=healthy,
+            message=message,
+            action=action,
+            error_codes=(code,) if code else (),
+            entities=((GPU_ENTITY, subject.gpu_uuid),) if subject.gpu_uuid is not None else (),
+            metadata=metadata,
+        )
+
+    if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
+        return []
+    findings = verdict.findings
+    if verdict.outcome is Outcome.INCONCLUSIVE and not findings:
+        findings = (
+            Finding(
+                code=verdict.code,
+                message=f"{check} could not judge this node: {verdict.code}",
+                fatal=False,
+                action=Action.NONE,
+                metadata={"reason": verdict.reason},
+            ),
+        )
+    raised = [
+        event(f.subject, healthy=False, fatal=f.fatal, message=f.message, action=f.action, code=f.code, metadata=f.metadata) for f in findings
+    ]
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        return raised
+    seen_healthy = set(verdict.clears) | ({NODE} if verdict.outcome is Outcome.PASSED else set())
+    # A monitor-level finding on a passed run is an Event of the past; its subject still has no standing fault.
+    seen_healthy -= {f.subject for f in findings}
+    cleared = [
+        event(subject, healthy=True, fatal=False, message=f"{check} passed", action=Action.NONE, code="", metadata={})
+        for subject in sorted(seen_healthy, key=lambda s: (s.test, s.gpu_uuid or ""))
+    ]
+    return raised + cleared

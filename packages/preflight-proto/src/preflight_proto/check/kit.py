@@ -1,0 +1,77 @@
+"""The variables that every check has, whatever it tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import names
+from .settings import duration, one_of, setting, text, whole_number
+
+__all__ = ["KitSettings"]
+
+
+@dataclass(frozen=True)
+class KitSettings:
+    """What the webhook gives to every injected check; see ``docs`` of each field with ``--help``."""
+
+    socket: str = setting(
+        names.ENV_CONNECTOR_SOCKET,
+        text("a socket path", f"e.g. {names.SOCKET_URI}"),
+        default=names.SOCKET_URI,
+        help="where the node's platform connector listens",
+    )
+    token_path: str | None = setting(
+        names.ENV_CONNECTOR_TOKEN_PATH,
+        text("a path", f"e.g. {names.TOKEN_PATH}"),
+        default=None,
+        help="file with the bearer token for the connector; when set, nothing is sent without one",
+    )
+    node_name: str = setting(
+        names.ENV_NODE_NAME,
+        text("a node name", "the node's name (downward API: spec.nodeName)"),
+        help="the node that events are about",
+    )
+    pod_name: str = setting(
+        names.ENV_POD_NAME, text("a pod name", "the pod's name (metadata.name)"), default="", help="for log lines and metadata"
+    )
+    pod_uid: str = setting(
+        names.ENV_POD_UID, text("a uid", "the pod's uid (metadata.uid)"), default="", help="a roster for another uid is ignored"
+    )
+    pod_ip: str = setting(names.ENV_POD_IP, text("an address", "the pod's IP (status.podIP)"), default="", help="for the rendezvous")
+    expected_gpus: int | None = setting(
+        names.ENV_EXPECTED_GPUS,
+        whole_number(0),
+        default=None,
+        help="how many GPUs the pod was given; a different number seen is inconclusive",
+    )
+    check_timeout: float | None = setting(
+        names.ENV_CHECK_TIMEOUT, duration(least=1), default=None, help="how long the check may take; the default depends on the check"
+    )
+    strategy: str = setting(
+        names.ENV_PROCESSING_STRATEGY,
+        one_of("EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"),
+        default="EXECUTE_REMEDIATION",
+        help="what the connector does with our events; never changes the exit status",
+    )
+    gate: str = setting(
+        names.ENV_GATE,
+        one_of("enforce", "observe"),
+        default="enforce",
+        help="observe measures and reports with STORE_ONLY but always lets the pod start",
+    )
+    on_inconclusive: str | None = setting(
+        names.ENV_ON_INCONCLUSIVE,
+        one_of("block", "allow"),
+        default=None,
+        help="whether a check that could not judge holds the pod back; the default depends on the check",
+    )
+    result_path: str = setting(
+        names.ENV_RESULT_PATH,
+        text("a path", f"e.g. {names.RESULT_PATH}"),
+        default=names.RESULT_PATH,
+        help="file for the one-line JSON result (the container's termination message)",
+    )
+
+    @property
+    def observe(self) -> bool:
+        return self.gate == "observe"

@@ -1,0 +1,116 @@
+"""Tell the node's platform connector: one batch a run, one budget of time for everything.
+
+A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns what
+happened as a sentence and raises nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .events import Event
+from .kit import KitSettings
+
+if TYPE_CHECKING:
+    from ..wire import HealthEvents
+
+__all__ = ["BUDGET", "batch", "send"]
+
+EVENT_VERSION = 1
+BUDGET = 10.0
+"""Seconds for all attempts together; the pod waits for them."""
+ATTEMPT = 3.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+
+
+def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> HealthEvents:
+    """The wire message: all events are about the sender's own node."""
+    from .. import wire
+
+    strategy = wire.ProcessingStrategy["STORE_ONLY" if kit.observe else kit.strategy]
+    return wire.HealthEvents(
+        version=EVENT_VERSION,
+        events=[
+            wire.HealthEvent(
+                version=EVENT_VERSION,
+                agent=event.agent,
+                component_class=event.component,
+                check_name=event.check_name,
+                is_fatal=event.fatal,
+                is_healthy=event.healthy,
+                message=event.message,
+                recommended_action=wire.RecommendedAction[event.action.value],
+                error_code=list(event.error_codes),
+                entities_impacted=[wire.Entity(entity_type=kind, entity_value=value) for kind, value in event.entities],
+                metadata=dict(event.metadata) | ({"pod": kit.pod_name} if kit.pod_name else {}),
+                generated_timestamp=now,
+                node_name=kit.node_name,
+                processing_strategy=strategy,
+            )
+            for event in events
+        ],
+    )
+
+
+async def send(events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET) -> str | None:
+    """Send ``events`` in one batch; None when they were taken, else one sentence that says why not.
+
+    A refusal for good (a malformed or foreign batch) is not tried again; anything else is, until the budget is spent.
+    """
+    if not events:
+        return None
+    path = kit.socket.removeprefix("unix://")
+    message = batch(events, kit, datetime.datetime.now(datetime.UTC))
+    trouble, pause = "not tried", FIRST_PAUSE
+    with anyio.move_on_after(budget):
+        while True:
+            final, trouble_now = await _attempt(message, path, kit.token_path)
+            if trouble_now is None:
+                return None
+            trouble = trouble_now
+            if final:
+                break
+            await anyio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+    what = f"{len(events)} event{'s' if len(events) != 1 else ''}"
+    sentence = f"platform connector at {path}: {trouble}; {what} not delivered, the verdict stands"
+    progress(sentence)
+    return sentence
+
+
+async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> tuple[bool, str | None]:
+    """(whether to give up, what went wrong); the latter is None on success."""
+    from grpclib.client import Channel
+    from grpclib.const import Status
+    from grpclib.exceptions import GRPCError, StreamTerminatedError
+
+    from ..wire import PlatformConnectorStub
+
+    metadata: dict[str, str] = {}
+    if token_path is not None:
+        # Read afresh: the kubelet rotates it. Never send without: a tokenless caller is somebody else.
+        try:
+            token = (await anyio.Path(token_path).read_text()).strip()
+        except OSError as error:
+            return False, f"the token file {token_path} cannot be read ({error.strerror})"
+        if not token:
+            return False, f"the token file {token_path} is empty"
+        metadata["authorization"] = f"Bearer {token}"
+    channel = Channel(path=path)
+    final = {Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED}
+    try:
+        with anyio.fail_after(ATTEMPT):
+            await PlatformConnectorStub(channel).health_event_occurred_v_1(message, timeout=ATTEMPT, metadata=metadata)
+    except GRPCError as error:
+        return error.status in final, f"refused with {error.status.name} ({error.message})"
+    except TimeoutError:
+        return False, f"no answer within {ATTEMPT:g} s"
+    except (OSError, StreamTerminatedError) as error:
+        return False, f"cannot be reached ({getattr(error, 'strerror', None) or error})"
+    finally:
+        channel.close()
+    return True, None

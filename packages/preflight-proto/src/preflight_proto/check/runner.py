@@ -1,0 +1,254 @@
+"""The page that every check runs through: settings → probe → events → report → result → exit.
+
+    CHECK = Check(name="dcgm-diag", condition="DcgmDiagnostic", component="GPU", settings=Settings, probe=probe)
+
+    def main() -> NoReturn:
+        run_main(CHECK)
+
+Whatever happens inside the probe ends as an outcome: an unexpected exception is inconclusive ``INTERNAL_ERROR``, SIGTERM
+is inconclusive ``TERMINATED``, a spent deadline is inconclusive ``CHECK_TIMEOUT``. None of them is a hardware verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+import anyio
+
+from ..durations import format_duration
+from ..names import ENV_CHECK_TIMEOUT
+from ..result import VERSION, Result, encode_result
+from . import child, gpus, report
+from .events import events
+from .kit import KitSettings
+from .settings import SettingsError, manual, read
+from .verdict import Outcome, Verdict
+
+__all__ = ["Check", "Inconclusive", "Run", "conduct", "run_main"]
+
+S = TypeVar("S")
+
+EXIT_PASSED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_MISCONFIGURED: Final = 2
+
+
+class Inconclusive(Exception):
+    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is one sentence."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Generic[S]):
+    """What makes a check: its names, its settings class and its probe.
+
+    ``condition`` is the base of the events' checkName and ``component`` their componentClass; ``timeout`` (seconds) and
+    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set.
+    """
+
+    name: str
+    condition: str
+    component: str
+    settings: type[S]
+    probe: Callable[[Run[S]], Awaitable[Verdict]]
+    timeout: float = 300.0
+    on_inconclusive: str = "block"
+    about: str = ""
+
+
+class Run(Generic[S]):
+    """One run, as the probe sees it."""
+
+    def __init__(self, check: Check[S], settings: S, kit: KitSettings, say: Callable[[str], None]) -> None:
+        self.check, self.settings, self.kit = check, settings, kit
+        self._say = say
+        self.scope = anyio.CancelScope()
+        self.stopped = False
+        self.restart_deadline(kit.check_timeout or check.timeout)
+
+    @property
+    def deadline(self) -> float:
+        """When the time is up, on the clock of :func:`anyio.current_time`."""
+        return self.scope.deadline
+
+    def restart_deadline(self, seconds: float) -> None:
+        """Give the probe ``seconds`` from now: for checks whose clock starts only after a queue."""
+        self.scope.deadline = anyio.current_time() + seconds
+        self.allowed = seconds
+
+    def stop(self) -> None:
+        """End the probe now; the run is then inconclusive ``TERMINATED``."""
+        self.stopped = True
+        self.scope.cancel()
+
+    def progress(self, text: str) -> None:
+        """One plain line for ``kubectl logs``."""
+        self._say(text)
+
+    async def gpus(self) -> tuple[gpus.Gpu, ...]:
+        """The GPUs of this container. A wrong count or none at all ends the run inconclusive."""
+        try:
+            return await gpus.find(lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus)
+        except gpus.GpusUnavailable as error:
+            raise Inconclusive(error.code, error.reason) from None
+
+    async def command(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output: int = child.MAX_OUTPUT,
+        terminate: signal.Signals = signal.SIGTERM,
+    ) -> child.Completed:
+        """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the run inconclusive."""
+        return await child.run(argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate)
+
+
+def run_main(check: Check[Any]) -> NoReturn:
+    """Run ``check`` as a process: arguments, environment, signals, exit status."""
+    if any(argument in {"-h", "--help"} for argument in sys.argv[1:]):
+        print(help_text(check))
+        sys.exit(EXIT_PASSED)
+    if len(sys.argv) > 1:
+        print(f"preflight-{check.name}: takes no arguments, found {sys.argv[1]!r}; it is set by variables, see --help", file=sys.stderr)
+        sys.exit(EXIT_MISCONFIGURED)
+    status = anyio.run(conduct, check, dict(os.environ))
+    # Interpreter shutdown would join threads that hang in a driver call: everything is written, so leave at once.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
+    """The whole run; returns the exit status."""
+    started = time.monotonic()
+    try:
+        settings, kit = _settings(check, environ)
+    except SettingsError as error:
+        verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(error.problems))
+        for problem in error.problems:
+            _line(f"misconfigured: {problem}")
+        _write_result(check, verdict, environ.get("PREFLIGHT_RESULT_PATH", ""), gated=True, seconds=time.monotonic() - started)
+        _line(f"{check.name}: misconfigured, {len(error.problems)} problem(s) above; exit {EXIT_MISCONFIGURED}")
+        return EXIT_MISCONFIGURED
+    run = Run(check, settings, kit, _line)
+    async with anyio.create_task_group() as group:
+        # Signals stop the probe and nothing else: the report has its budget within the kubelet's grace period.
+        await group.start(_stop_on_signal, run)
+        verdict = await _judge(run)
+        status = exit_status(check, verdict, kit)
+        await report.send(events(check.name, check.condition, check.component, verdict), kit, _line)
+        _write_result(check, verdict, kit.result_path, gated=not kit.observe, seconds=time.monotonic() - started)
+        group.cancel_scope.cancel()
+    observed = " (observe: not gated)" if kit.observe else ""
+    _line(f"{check.name}: {verdict.outcome} {verdict.code}: {verdict.reason} exit {status}{observed}")
+    return status
+
+
+def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
+    """passed and skipped 0, failed 1, misconfigured 2, inconclusive by ON_INCONCLUSIVE; observe is always 0."""
+    if kit.observe:
+        return EXIT_PASSED
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        return EXIT_FAILED if (kit.on_inconclusive or check.on_inconclusive) == "block" else EXIT_PASSED
+    return {Outcome.FAILED: EXIT_FAILED, Outcome.MISCONFIGURED: EXIT_MISCONFIGURED}.get(verdict.outcome, EXIT_PASSED)
+
+
+def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings]:
+    problems: list[str] = []
+    read_all: list[Any] = []
+    for cls in (check.settings, KitSettings):
+        try:
+            read_all.append(read(cls, environ))
+        except SettingsError as error:
+            problems += error.problems
+    if problems:
+        raise SettingsError(problems)
+    return read_all[0], read_all[1]
+
+
+async def _stop_on_signal(run: Run[Any], *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            run.stop()
+
+
+async def _judge(run: Run[Any]) -> Verdict:
+    """The probe's verdict, or what stands in for it."""
+    verdict = None
+    with run.scope:
+        verdict = await _guarded(run)
+    if verdict is not None:
+        return verdict
+    if run.stopped:
+        return Verdict.inconclusive("TERMINATED", "the check was told to stop before it could judge.")
+    allowed = format_duration(round(run.allowed, 3))
+    hint = f"raise {ENV_CHECK_TIMEOUT} if this hardware is just slow to test"
+    return Verdict.inconclusive("CHECK_TIMEOUT", f"no verdict within {allowed}; {hint}.")
+
+
+async def _guarded(run: Run[Any]) -> Verdict:
+    try:
+        return await run.check.probe(run)
+    except Inconclusive as error:
+        return Verdict.inconclusive(error.code, error.reason)
+    except child.ToolMissing as error:
+        return Verdict.inconclusive("TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it.")
+    except Exception as error:
+        if os.environ.get("PREFLIGHT_LOG") == "debug":
+            traceback.print_exc()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        at = f"{Path(where.filename).name}:{where.lineno}"
+        what = f"unexpected {type(error).__name__} at {at} ({error}); set PREFLIGHT_LOG=debug for the whole story."
+        return Verdict.inconclusive("INTERNAL_ERROR", what)
+
+
+def _write_result(check: Check[Any], verdict: Verdict, path: str, *, gated: bool, seconds: float) -> None:
+    result = Result(
+        v=VERSION,
+        check=check.name,
+        outcome=verdict.outcome.value,
+        code=verdict.code,
+        gated=gated,
+        duration=round(seconds, 3),
+        subject=verdict.subject,
+        reason=verdict.reason,
+        measured=verdict.measured,
+        expected=verdict.expected,
+    )
+    try:
+        Path(path or "/dev/termination-log").write_bytes(encode_result(result))
+    except OSError as error:
+        _line(f"result: {path} cannot be written ({error.strerror}); the exit status still says the verdict")
+
+
+def _line(text: str) -> None:
+    print(" ".join(text.split()), flush=True)
+
+
+def help_text(check: Check[Any]) -> str:
+    """The manual of a check: every variable, its default, and the exit codes."""
+    lines = [f"preflight-{check.name}: {check.about or 'a preflight check'}", "", "Runs as an init container and takes no arguments. Variables:", ""]
+    for env, meaning, default in [*manual(check.settings), *manual(KitSettings)]:
+        lines += [f"  {env}", f"      {meaning}; default: {default}"]
+    inconclusive = f"inconclusive (could not judge) exits 1 under ON_INCONCLUSIVE=block and 0 under allow; here {check.on_inconclusive}"
+    lines += [
+        "",
+        "Exit status: 0 passed or skipped, 1 failed, 2 misconfigured;",
+        f"  {inconclusive}.",
+        "The last line printed is the verdict; PREFLIGHT_LOG=debug adds the traceback of an internal error.",
+    ]
+    return "\n".join(lines)
