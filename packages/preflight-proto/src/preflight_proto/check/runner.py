@@ -203,17 +203,23 @@ async def _judge(run: Run[Any]) -> Verdict:
 async def _guarded(run: Run[Any]) -> Verdict:
     try:
         return await run.check.probe(run)
-    except Inconclusive as error:
-        return Verdict.inconclusive(error.code, error.reason)
-    except child.ToolMissing as error:
-        return Verdict.inconclusive("TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it.")
     except Exception as error:
-        if os.environ.get("PREFLIGHT_LOG") == "debug":
-            traceback.print_exc()
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        at = f"{Path(where.filename).name}:{where.lineno}"
-        what = f"unexpected {type(error).__name__} at {at} ({error}); set PREFLIGHT_LOG=debug for the whole story."
-        return Verdict.inconclusive("INTERNAL_ERROR", what)
+        return _by_exception(error)
+
+
+def _by_exception(error: Exception) -> Verdict:
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # a task group wraps what its only failing task raised
+    if isinstance(error, Inconclusive):
+        return Verdict.inconclusive(error.code, error.reason)
+    if isinstance(error, child.ToolMissing):
+        return Verdict.inconclusive("TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it.")
+    if os.environ.get("PREFLIGHT_LOG") == "debug":
+        traceback.print_exception(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    at = f"{Path(where.filename).name}:{where.lineno}"
+    what = f"unexpected {type(error).__name__} at {at} ({error}); set PREFLIGHT_LOG=debug for the whole story."
+    return Verdict.inconclusive("INTERNAL_ERROR", what)
 
 
 def _write_result(check: Check[Any], verdict: Verdict, path: str, *, gated: bool, seconds: float) -> None:
