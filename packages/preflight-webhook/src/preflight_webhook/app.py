@@ -1,0 +1,150 @@
+"""The two HTTP applications: admission (TLS) and plain (health, metrics). Raw ASGI, because this is the hot path."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from . import admission, review
+from .config import Config
+from .decision import Decision
+from .metrics import CONTENT_TYPE, Metrics
+from .objects import Request
+
+__all__ = ["Admission", "Plain", "State"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATH: Final = "/mutate-pod"
+MAX_BODY: Final = 3 * 1024 * 1024
+"""Bytes. etcd takes objects of 1.5 MiB, and a review may hold two of them."""
+_JSON: Final = (b"content-type", b"application/json")
+_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class State:
+    """What both applications share."""
+
+    config: Config
+    metrics: Metrics = field(default_factory=Metrics)
+    ready: bool = False
+    stopping: bool = False
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Admission:
+    """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server goes on."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        uid = ""
+        try:
+            body = await _read(scope, receive)
+            started = time.perf_counter()
+            request = review.decode_review(body)
+            uid = request.uid
+            decision = admission.decide(request.object, self.state.config)
+            answer = review.encode_answer(uid, decision)
+        except _Refused as error:
+            await self._refuse(send, error.status, error.message)
+            return
+        except review.BadReview as error:
+            await self._refuse(send, 400, str(error), uid)
+            return
+        except Exception as error:
+            # The API server applies its failurePolicy; the next request must find us alive.
+            log.exception("admission failed", extra={"about": {"uid": uid}})
+            await self._refuse(send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid)
+            return
+        self.state.metrics.decided(decision.result, time.perf_counter() - started)
+        _tell(self.state.metrics, request, decision)
+        await _respond(send, 200, answer, _JSON)
+
+    async def _refuse(self, send: Send, status: int, message: str, uid: str = "") -> None:
+        self.state.metrics.rejected.labels(str(status)).inc()
+        log.warning("request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}})
+        await _respond(send, status, message.encode() + b"\n", _TEXT)
+
+
+class Plain:
+    """Answers `/healthz`, `/readyz` and `/metrics`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path == "/healthz":
+            await _respond(send, 200, b"ok\n", _TEXT)
+        elif path == "/readyz":
+            ready = self.state.ready and not self.state.stopping
+            await _respond(send, 200 if ready else 503, b"ok\n" if ready else b"stopping\n" if self.state.stopping else b"starting\n", _TEXT)
+        elif path == "/metrics":
+            await _respond(send, 200, self.state.metrics.text(), (b"content-type", CONTENT_TYPE.encode()))
+        else:
+            await _respond(send, 404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+
+
+async def _read(scope: Scope, receive: Receive) -> bytes:
+    """The whole body of an admission request, or why it is none."""
+    if scope["path"] != PATH:
+        raise _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
+    if scope["method"] != "POST":
+        raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
+    length = 0
+    for name, value in scope["headers"]:
+        if name == b"content-type" and value.split(b";", 1)[0].strip().lower() != b"application/json":
+            raise _Refused(415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json")
+        if name == b"content-length":
+            length = int(value)
+    if length > MAX_BODY:
+        raise _Refused(413, f"a body of {length} bytes is too large; the limit is {MAX_BODY}")
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Refused(400, "the connection ended within the body")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise _Refused(413, f"a body of more than {MAX_BODY} bytes is too large")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _respond(send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes]) -> None:
+    headers = [content_type, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
+    for skip in decision.skipped:
+        metrics.skips.labels(skip.check, skip.reason).inc()
+    level = logging.INFO if decision.result in {"injected", "denied"} else logging.DEBUG
+    if not log.isEnabledFor(level):
+        return
+    about: dict[str, object] = {"uid": request.uid, "namespace": request.namespace, "result": decision.result, "dry_run": request.dry_run}
+    if decision.skipped:
+        about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
+    log.log(level, "%s", decision.message, extra={"about": about})

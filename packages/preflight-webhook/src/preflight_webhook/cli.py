@@ -1,0 +1,138 @@
+"""The command line: serve, explain, validate-config, schema, certs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from .config import Config, ConfigError, json_schema, parse
+
+__all__ = ["main"]
+
+EXIT_BAD_INPUT = 2
+
+_ABOUT = """Preflight's mutating admission webhook: injects check init containers into GPU pods.
+
+  preflight-webhook serve --config FILE --cert-dir DIR     answer the API server
+  preflight-webhook explain -f pod.yaml --config FILE      what would happen to this pod, and why
+  preflight-webhook validate-config FILE                   every problem of a configuration file
+  preflight-webhook certs --namespace NS                   keep the serving certificate fresh
+"""
+
+
+def main() -> NoReturn:
+    """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
+    parser = _parser()
+    args = parser.parse_args()
+    try:
+        status = args.run(args)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        status = EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="preflight-webhook", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="answer the API server's admission reviews")
+    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML; see `schema`)")
+    serve.add_argument("--cert-dir", type=Path, required=True, metavar="DIR", help="folder with tls.crt and tls.key; reloaded when they change")
+    serve.add_argument("--port", type=_port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)")
+    serve.add_argument("--plain-port", type=_port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)")
+    serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
+    serve.set_defaults(run=_serve)
+
+    explain = commands.add_parser("explain", help="what would be decided about a pod, without a cluster")
+    explain.add_argument("-f", "--file", required=True, metavar="FILE", help="a Pod, Job, Deployment, … as YAML or JSON; - is stdin")
+    explain.add_argument("--config", type=Path, metavar="FILE", help="configuration; without one, dcgm-diag with its defaults")
+    explain.add_argument("-o", "--output", choices=("text", "json"), default="text", help="%(default)s")
+    explain.set_defaults(run=_explain)
+
+    validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
+    validate.add_argument("file", type=Path, metavar="FILE")
+    validate.set_defaults(run=_validate)
+
+    schema = commands.add_parser("schema", help="print the configuration's JSON Schema")
+    schema.set_defaults(run=_schema)
+
+    from . import certs
+
+    keep = commands.add_parser("certs", help="keep the serving certificate and the CA bundle fresh")
+    certs.add_arguments(keep)
+    keep.set_defaults(run=certs.run)
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from . import logs
+    from .server import Options, PortTaken, serve
+    from .tls import CertificateError
+
+    config = _read(args.config)
+    logs.set_up(args.log_level)
+    try:
+        serve(config, Options(args.cert_dir, args.port, args.plain_port, args.host))
+    except (PortTaken, CertificateError) as error:
+        print(f"{error}.", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .explain import explain, pods_in
+
+    if args.config is not None:
+        config = _read(args.config)
+    else:
+        config = parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]")
+    where = "standard input" if args.file == "-" else args.file
+    try:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+        told = [explain(what, pod, config, args.output) for what, pod in pods_in(text, where)]
+    except OSError as error:
+        print(f"{args.file}: {error.strerror}; give a file with a pod in it.", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BAD_INPUT
+    print("\n\n".join(told) if args.output == "text" else "\n".join(told))
+    return 0
+
+
+def _validate(args: argparse.Namespace) -> int:
+    config = _read(args.file)
+    names = ", ".join(check.name for check in config.checks) or "none"
+    print(f"{args.file}: good; checks: {names}")
+    return 0
+
+
+def _schema(_: argparse.Namespace) -> int:
+    print(json.dumps(json_schema(), indent=2, sort_keys=True))
+    return 0
+
+
+def _read(path: Path) -> Config:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError([f"{path}: {why}; give a readable configuration file."]) from None
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f'"{text}" is no port; give a number from 0 to 65535')
+    return int(text)

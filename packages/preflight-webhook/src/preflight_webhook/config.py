@@ -1,0 +1,211 @@
+"""The webhook's configuration: ADR-026's Helm values under their names.
+
+One Struct is the schema. :func:`parse` lists *every* problem of a file with its path in it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+import msgspec
+import yaml
+from msgspec import Meta
+
+from preflight_proto import names
+from preflight_proto.durations import parse_duration
+
+__all__ = ["CheckConfig", "Config", "ConfigError", "json_schema", "parse"]
+
+Name = Annotated[
+    str,
+    Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50, description="Lower-case letters, digits and '-'."),
+]
+Image = Annotated[str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")]
+Names = tuple[Annotated[str, Meta(min_length=1)], ...]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+class EnvVar(_Section):
+    name: Annotated[str, Meta(pattern=r"^[^=\s]+$")]
+    value: str = ""
+
+
+class CheckConfig(_Section):
+    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back."""
+
+    name: Name
+    image: Image
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    required: bool = False
+    enforcement: Literal["enforce", "observe"] = "enforce"
+    on_inconclusive: Literal["block", "allow"] | None = None
+    timeout: str = ""
+    env: tuple[EnvVar, ...] = ()
+
+
+class Dcgm(_Section):
+    hostengine_addr: Annotated[str, Meta(min_length=1)] = "dcgm-hostengine.nvsentinel.svc:5555"
+    diag_level: Annotated[int, Meta(ge=1, le=4)] = 1
+
+
+class Nccl(_Section):
+    """GB/s; unset means the floors table of the check."""
+
+    loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="loopbackThresholdGBps", default=None)
+    allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="allreduceThresholdGBps", default=None)
+
+
+class GangLabels(_Section):
+    gang_id_label: str = "app.kubernetes.io/gang-id"
+    gang_size_label: str = "app.kubernetes.io/gang-size"
+
+
+class GangDiscovery(_Section):
+    method: Literal["workloadRef", "volcano", "kueue", "labels"] = "workloadRef"
+    labels: GangLabels = GangLabels()
+
+
+class GpuDetection(_Section):
+    resource_names: Names = ("nvidia.com/gpu",)
+    device_classes: Names = ()
+
+
+class NetworkDetection(_Section):
+    resource_names: Names = ("nvidia.com/mlnxnics",)
+    device_classes: Names = ()
+
+
+class NcclTopology(_Section):
+    instance_type_label: str = "node.kubernetes.io/instance-type"
+    instance_type_mapping: dict[str, str] = {}
+    enable_fallback: bool = True
+
+
+class ConnectorAuth(_Section):
+    enabled: bool = False
+    audience: Annotated[str, Meta(min_length=1)] = names.TOKEN_AUDIENCE
+    expiration_seconds: Annotated[int, Meta(ge=600, description="The API server refuses less than ten minutes.")] = 3600
+
+
+class PlatformConnector(_Section):
+    socket_dir: Annotated[str, Meta(pattern=r"^/.+")] = names.SOCKET_DIR
+    auth: ConnectorAuth = ConnectorAuth()
+
+
+class PodSelection(_Section):
+    enabled: bool = False
+
+
+class Config(_Section):
+    """What `preflight-webhook serve --config FILE` reads."""
+
+    checks: tuple[CheckConfig, ...] = ()
+    dcgm: Dcgm = Dcgm()
+    nccl: Nccl = Nccl()
+    check_timeout: str = ""
+    gang_timeout: str = "600s"
+    gang_discovery: GangDiscovery = GangDiscovery()
+    gpu_detection: GpuDetection = GpuDetection()
+    network_detection: NetworkDetection = NetworkDetection()
+    nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*")
+    nccl_topology: NcclTopology = NcclTopology()
+    platform_connector: PlatformConnector = PlatformConnector()
+    processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = "EXECUTE_REMEDIATION"
+    pod_selection: PodSelection = PodSelection()
+    provider_init: Names = ()
+    gpu_count: Literal["effective", "max"] = "effective"
+    skip_nccl_without_network: bool = True
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
+    return msgspec.json.schema(Config)
+
+
+def parse(text: str) -> Config:
+    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
+        raise ConfigError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); mend it there."]) from None
+    if raw is None:
+        raw = {}
+    problems = [_sentence(error) for error in sorted(_VALIDATOR.iter_errors(raw), key=lambda e: _path(e.absolute_path))]
+    if not isinstance(raw, dict):
+        raise ConfigError(problems)
+    problems += _meaning(raw)
+    if problems:
+        raise ConfigError(problems)
+    return msgspec.convert(raw, Config)
+
+
+_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    path = _path(error.absolute_path)
+    where = path or "the file"
+    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    rule_value: Any = error.validator_value
+    shown = str(error.instance) if len(str(error.instance)) <= 60 else str(error.instance)[:57] + "…"
+    if error.validator == "additionalProperties":
+        known = sorted(schema.get("properties", {}))
+        unknown = sorted(set(error.instance) - set(known))
+        return " ".join(f"{path + '.' if path else ''}{key}: unknown key; known here are {', '.join(known)}." for key in unknown)
+    if error.validator == "required":
+        missing = [key for key in rule_value if key not in error.instance]
+        return " ".join(f"{path + '.' if path else ''}{key}: missing; set it." for key in missing)
+    if error.validator == "enum":
+        return f'{where}: "{shown}" is not one of {", ".join(map(str, rule_value))}; set one of them.'
+    if error.validator in {"type", "anyOf"}:
+        wanted = rule_value if error.validator == "type" else "a value of the documented kind"
+        return f'{where}: "{shown}" ({type(error.instance).__name__}) is not {wanted}; set {wanted}.'
+    rule = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "minLength": "of a length of at least", "maxLength": "of a length of at most"}
+    if error.validator in rule:
+        return f'{where}: "{shown}" is not {rule[error.validator]} {rule_value}; change it.'
+    hint = schema.get("description", f"a text matching {rule_value}")
+    return f'{where}: "{shown}" is not allowed; set {hint}'
+
+
+def _path(parts: Any) -> str:
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _meaning(raw: dict[str, Any]) -> list[str]:
+    """What a schema cannot say: durations, and names that are used twice."""
+    problems = []
+    checks = raw.get("checks")
+    listed = [c for c in checks if isinstance(c, dict)] if isinstance(checks, list) else []
+    durations = [("checkTimeout", raw.get("checkTimeout")), ("gangTimeout", raw.get("gangTimeout"))]
+    durations += [(f"checks[{i}].timeout", c.get("timeout")) for i, c in enumerate(listed)]
+    for path, value in durations:
+        if isinstance(value, str) and value:
+            try:
+                if parse_duration(value) <= 0:
+                    problems.append(f'{path}: "{value}" is not longer than nothing; set e.g. 300s.')
+            except ValueError as error:
+                problems.append(f"{path}: {error}.")
+    seen: dict[Any, int] = {}
+    for i, check in enumerate(listed):
+        name = check.get("name")
+        if isinstance(name, str) and name in seen:
+            problems.append(f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.')
+        seen.setdefault(name, i)
+    return problems

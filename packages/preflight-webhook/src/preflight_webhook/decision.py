@@ -1,0 +1,34 @@
+"""What the webhook decided about one pod, and why. Every step of :mod:`.admission` adds to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Decision", "Skip"]
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """A check that was not injected: ``reason`` is from a closed set and counted, ``message`` is one sentence."""
+
+    check: str
+    reason: str
+    message: str
+
+
+class Decision(msgspec.Struct):
+    """``result`` is from a closed set and becomes the metric's label:
+    injected, unchanged (already as it should be), no-gpu, no-checks, windows, denied."""
+
+    result: str
+    message: str = ""
+    checks: list[str] = []
+    skipped: list[Skip] = []
+    gpus: dict[str, int] = {}
+    patch: list[dict[str, Any]] = []
+    warnings: list[str] = []
+
+    @property
+    def denied(self) -> bool:
+        return self.result == "denied"

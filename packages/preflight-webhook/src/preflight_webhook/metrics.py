@@ -1,0 +1,44 @@
+"""The webhook's Prometheus metrics, under ADR-026's names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+# A review takes some tens of microseconds; what is above a second is the machine's trouble, not ours.
+_BUCKETS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
+
+
+class Metrics:
+    """One set of metrics with a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.injections = Counter(
+            "preflight_injection", "Admission reviews by what was decided.", ["result"], registry=self.registry
+        )
+        self.skips = Counter(
+            "preflight_check_skipped", "Checks that were not injected, by reason.", ["check", "reason"], registry=self.registry
+        )
+        self.rejected = Counter(
+            "preflight_webhook_bad_requests", "Requests that were no admission review, by status.", ["status"], registry=self.registry
+        )
+        self.latency = Histogram(
+            "preflight_webhook_latency_seconds", "Time from a whole request to its answer.", buckets=_BUCKETS, registry=self.registry
+        )
+        self.certificate_expiry = Gauge(
+            "preflight_webhook_certificate_expiry_timestamp_seconds", "When the serving certificate ends.", registry=self.registry
+        )
+        self._results = {r: self.injections.labels(r) for r in ("injected", "unchanged", "no-gpu", "no-checks", "windows", "denied")}
+
+    def decided(self, result: str, seconds: float) -> None:
+        self._results[result].inc()
+        self.latency.observe(seconds)
+
+    def text(self) -> bytes:
+        """The exposition for `/metrics`."""
+        return generate_latest(self.registry)

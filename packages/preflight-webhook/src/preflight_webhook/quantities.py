@@ -1,0 +1,53 @@
+"""Kubernetes quantities (``500m``, ``1Gi``, ``1e3``), exactly."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from math import floor
+from typing import Final
+
+__all__ = ["fractional_cpu", "parse_quantity", "quantity_text"]
+
+_SUFFIXES: Final = {
+    **{s: Fraction(1024) ** i for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+    **{s: Fraction(1000) ** i for i, s in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    "m": Fraction(1, 10**3),
+    "u": Fraction(1, 10**6),
+    "n": Fraction(1, 10**9),
+    "": Fraction(1),
+}
+_QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str) -> Fraction:
+    """The value of ``text``. Raises :class:`ValueError` with one sentence."""
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError(f'"{text}" is not a quantity; write e.g. 8, 500m or 64Gi')
+    number, exponent, suffix = match.groups()
+    number = number.rstrip(".") if not number.startswith(("+.", "-.", ".")) else number.replace(".", "0.", 1)
+    return Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""])
+
+
+def quantity_text(value: Fraction) -> str:
+    """``value`` as the API server itself would write it, rounded down to a thousandth: 1500m, 8, 64G.
+
+    Its own spelling matters: what we inject is compared with what comes back on a second call.
+    """
+    amount, suffixes = floor(value * 1000), ("m", "", "k", "M", "G", "T", "P", "E")
+    if amount == 0:
+        return "0"
+    step = 0
+    while amount % 1000 == 0 and step < len(suffixes) - 1:
+        amount, step = amount // 1000, step + 1
+    return f"{amount}{suffixes[step]}"
+
+
+def fractional_cpu(cores: Fraction) -> Fraction:
+    """At most ``cores``, and never a whole number: the static CPU policy of a kubelet would pin whole cores for an init
+    container, and may refuse the pod for it."""
+    millis = floor(cores * 1000)
+    return Fraction(millis - 1 if millis % 1000 == 0 and millis > 0 else millis, 1000)

@@ -1,0 +1,58 @@
+"""AdmissionReview: bytes in, bytes out."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from .decision import Decision
+from .objects import Pod, Request, Review
+
+__all__ = ["BadReview", "decode_pod", "decode_review", "encode_answer"]
+
+API_VERSION: Final = "admission.k8s.io/v1"
+
+_review = msgspec.json.Decoder(Review)
+_pod = msgspec.json.Decoder(Pod)
+_encode = msgspec.json.Encoder().encode
+
+
+class BadReview(ValueError):
+    """The request is no review that this webhook can answer. The message is one sentence."""
+
+
+def decode_review(body: bytes) -> Request:
+    """The request of a review. Raises :class:`BadReview`."""
+    try:
+        review = _review.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadReview(f"the body is no AdmissionReview ({error}); POST one of {API_VERSION} as JSON") from None
+    if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
+        raise BadReview(f"the body is a {review.api_version} {review.kind}, expected {API_VERSION} AdmissionReview")
+    if review.request.kind.kind != "Pod" or review.request.kind.group:
+        kind = "/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part)
+        raise BadReview(f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration")
+    return review.request
+
+
+def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
+    """The fields we read of a pod. Raises :class:`BadReview`."""
+    try:
+        return _pod.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadReview(f"request.object is no pod ({error})") from None
+
+
+def encode_answer(uid: str, decision: Decision) -> bytes:
+    """The AdmissionReview that answers the request ``uid``."""
+    response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
+    if decision.denied:
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": decision.message}
+    elif decision.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(_encode(decision.patch)).decode()
+    if decision.warnings:
+        response["warnings"] = decision.warnings
+    return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

@@ -1,0 +1,60 @@
+"""Which of the configured checks a pod gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from preflight_proto.names import CHECKS_ANNOTATION, DCGM_DIAG, NCCL_ALLREDUCE, NCCL_LOOPBACK
+
+from .config import CheckConfig, Config
+from .decision import Skip
+
+__all__ = ["Refused", "select"]
+
+NCCL: Final = frozenset({NCCL_LOOPBACK, NCCL_ALLREDUCE})
+
+
+class Refused(ValueError):
+    """The pod asks for something that cannot be given. The message is one sentence."""
+
+
+def select(config: Config, asked: str | None, *, network: bool) -> tuple[list[CheckConfig], list[Skip]]:
+    """The checks to inject, in run order, and the ones left out.
+
+    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required checks stay. ``network`` says whether
+    the pod has network devices. Raises :class:`Refused` for unknown or repeated names.
+    """
+    wanted: Sequence[CheckConfig] = config.checks
+    skipped: list[Skip] = []
+    if asked is not None and config.pod_selection.enabled:
+        wanted, skipped = _asked(config.checks, asked)
+    chosen = []
+    for check in wanted:
+        if check.name == NCCL_ALLREDUCE:
+            skipped.append(Skip(check.name, "no-gang", "the pod belongs to no gang that is known here; a fabric test needs one"))
+        elif check.name in NCCL and config.skip_nccl_without_network and not network:
+            skipped.append(Skip(check.name, "no-network", "the pod requests no network device, and skipNcclWithoutNetwork is set"))
+        else:
+            chosen.append(check)
+    return chosen, skipped
+
+
+def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig], list[Skip]]:
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    by_name = {check.name: check for check in checks}
+    unknown = sorted({name for name in names if name not in by_name})
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if unknown or repeated:
+        what = [f"unknown: {', '.join(unknown)}"] if unknown else []
+        what += [f"more than once: {', '.join(repeated)}"] if repeated else []
+        raise Refused(f'annotation {CHECKS_ANNOTATION}: "{asked}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.')
+    required = [check for check in checks if is_required(check) and check.name not in names]
+    left_out = [check for check in checks if not is_required(check) and check.name not in names]
+    skips = [Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out]
+    return required + [by_name[name] for name in names], skips
+
+
+def is_required(check: CheckConfig) -> bool:
+    """dcgm-diag is required unless the operator says otherwise by leaving it out."""
+    return check.required or check.name == DCGM_DIAG
