@@ -23,7 +23,7 @@ import pytest
 from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_webhook import certs
+from preflight_webhook import certs, logs
 from preflight_webhook.certificates import Keep, Material, Renew, issue, plan, service_names, still_valid, union
 from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
 
@@ -134,8 +134,9 @@ def handshake(served: Material, trusted: bytes, name: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def certs_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folder_and_pytests_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_CERTS_DIR", str(tmp_path))
+    monkeypatch.setattr(logs, "set_up", lambda level: None)
 
 
 # --- the cluster

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from preflight_proto.names import MANAGED_BY_LABEL
 
+from . import logs
 from .certificates import Keep, Material, Renew, issue, plan, service_names, union
 from .kube import Client, Conflict, Connection, KubeError, Object, connection
 
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the cluster hold a good certificate. 0: it does; 1: it could not be done, with one sentence on stderr."""
+    logs.set_up("info")
     target = Target(
         args.namespace, args.secret, args.service, args.webhook_configuration, timedelta(days=args.lifetime_days)
     )
