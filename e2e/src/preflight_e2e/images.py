@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BASE = "python:3.11-slim-bookworm"
 """What the Dockerfiles build on unless told otherwise."""
 
-FAKES = Path("e2e/fakes")
+FAKES = Path("e2e/fakes/bin")
 LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 """Puts the fakes on top of a check's image (`--build-arg IMAGE`)."""
 
