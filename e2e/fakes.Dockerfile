@@ -1,4 +1,4 @@
-# A check's image with the fake tools first on PATH. Build context: the repository's root. Never shipped.
+# The fakes on top of a check's image: first on PATH, and nothing else.
 ARG IMAGE
 FROM ${IMAGE}
 COPY e2e/fakes/bin /opt/fakes/bin

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -146,6 +147,40 @@ def build_all(
     cache.mkdir(parents=True, exist_ok=True)
     chosen = [component for component in COMPONENTS if not only or component.image in set(only)]
     return [_built(engine, component, root, cache, base, fakes=e2e and component.is_check) for component in chosen]
+
+
+def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = None, base: str = BASE) -> Built:
+    """The image of the fake GPU node, with the NVML stand-in compiled here. Raises ImageError."""
+    cache = cache or cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    reference = "preflight-fake-node:dev"
+    folder, nvml, proto = root / "e2e/fakes/node", root / "e2e/fakes/nvml/nvml.c", root / "packages/preflight-proto/proto/health_event.proto"
+    key = _hash(root, (*_files(folder), nvml, proto), base, engine.identity(base) or "")
+    archive = cache / f"preflight-fake-node-dev-{key}.tar"
+    if archive.exists():
+        return Built(reference, archive, 0)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as made:
+        context = Path(made) / "context"
+        shutil.copytree(folder, context)
+        shutil.copy(proto, context)
+        build_nvml(nvml, context / "libnvidia-ml.so.1")
+        engine.build(context / "Dockerfile", context, reference, {"BASE": base})
+    engine.save(reference, archive)
+    for older in cache.glob("preflight-fake-node-dev-*.tar"):
+        if older != archive:
+            older.unlink(missing_ok=True)
+    return Built(reference, archive, time.monotonic() - started)
+
+
+def build_nvml(source: Path, library: Path) -> None:
+    """Compile the NVML stand-in. Raises ImageError where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
+    done = subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], stdout=2, check=False)
+    if done.returncode != 0:
+        raise ImageError(f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why.")
 
 
 def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:

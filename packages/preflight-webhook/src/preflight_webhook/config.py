@@ -29,12 +29,12 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     pass
 
 
-class EnvVar(_Section):
+class EnvVar(_Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[^=\s]+$")]
     value: str = ""
 
 
-class CheckConfig(_Section):
+class CheckConfig(_Section, frozen=True, kw_only=True):
     """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back."""
 
     name: Name
@@ -47,60 +47,60 @@ class CheckConfig(_Section):
     env: tuple[EnvVar, ...] = ()
 
 
-class Dcgm(_Section):
+class Dcgm(_Section, frozen=True, kw_only=True):
     hostengine_addr: Annotated[str, Meta(min_length=1)] = "dcgm-hostengine.nvsentinel.svc:5555"
     diag_level: Annotated[int, Meta(ge=1, le=4)] = 1
 
 
-class Nccl(_Section):
+class Nccl(_Section, frozen=True, kw_only=True):
     """GB/s; unset means the floors table of the check."""
 
     loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="loopbackThresholdGBps", default=None)
     allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="allreduceThresholdGBps", default=None)
 
 
-class GangLabels(_Section):
+class GangLabels(_Section, frozen=True, kw_only=True):
     gang_id_label: str = "app.kubernetes.io/gang-id"
     gang_size_label: str = "app.kubernetes.io/gang-size"
 
 
-class GangDiscovery(_Section):
+class GangDiscovery(_Section, frozen=True, kw_only=True):
     method: Literal["workloadRef", "volcano", "kueue", "labels"] = "workloadRef"
     labels: GangLabels = GangLabels()
 
 
-class GpuDetection(_Section):
+class GpuDetection(_Section, frozen=True, kw_only=True):
     resource_names: Names = ("nvidia.com/gpu",)
     device_classes: Names = ()
 
 
-class NetworkDetection(_Section):
+class NetworkDetection(_Section, frozen=True, kw_only=True):
     resource_names: Names = ("nvidia.com/mlnxnics",)
     device_classes: Names = ()
 
 
-class NcclTopology(_Section):
+class NcclTopology(_Section, frozen=True, kw_only=True):
     instance_type_label: str = "node.kubernetes.io/instance-type"
     instance_type_mapping: dict[str, str] = {}
     enable_fallback: bool = True
 
 
-class ConnectorAuth(_Section):
+class ConnectorAuth(_Section, frozen=True, kw_only=True):
     enabled: bool = False
     audience: Annotated[str, Meta(min_length=1)] = names.TOKEN_AUDIENCE
     expiration_seconds: Annotated[int, Meta(ge=600, description="The API server refuses less than ten minutes.")] = 3600
 
 
-class PlatformConnector(_Section):
+class PlatformConnector(_Section, frozen=True, kw_only=True):
     socket_dir: Annotated[str, Meta(pattern=r"^/.+")] = names.SOCKET_DIR
     auth: ConnectorAuth = ConnectorAuth()
 
 
-class PodSelection(_Section):
+class PodSelection(_Section, frozen=True, kw_only=True):
     enabled: bool = False
 
 
-class Config(_Section):
+class Config(_Section, frozen=True, kw_only=True):
     """What `preflight-webhook serve --config FILE` reads."""
 
     checks: tuple[CheckConfig, ...] = ()
@@ -161,13 +161,14 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     where = path or "the file"
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     rule_value: Any = error.validator_value
+    instance: Any = error.instance
     shown = str(error.instance) if len(str(error.instance)) <= 60 else str(error.instance)[:57] + "…"
     if error.validator == "additionalProperties":
         known = sorted(schema.get("properties", {}))
-        unknown = sorted(set(error.instance) - set(known))
+        unknown = sorted(set(instance) - set(known))
         return " ".join(f"{path + '.' if path else ''}{key}: unknown key; known here are {', '.join(known)}." for key in unknown)
     if error.validator == "required":
-        missing = [key for key in rule_value if key not in error.instance]
+        missing = [key for key in rule_value if key not in instance]
         return " ".join(f"{path + '.' if path else ''}{key}: missing; set it." for key in missing)
     if error.validator == "enum":
         return f'{where}: "{shown}" is not one of {", ".join(map(str, rule_value))}; set one of them.'

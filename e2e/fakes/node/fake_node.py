@@ -1,0 +1,344 @@
+"""One GPU node, faked at its outermost edge: device plugin, DCGM hostengine, platform connector.
+
+Runs as a DaemonSet pod with the host's network. All three read one node.json, which the test writes into the ConfigMap
+`node-<NODE_NAME>`; this process brings it to /etc/node-local and acknowledges it by an annotation. What happens is printed as JSON
+lines. Nothing of Preflight is imported.
+
+node.json: {"gpus": [{"uuid", "name", "pci"}],
+            "driver": "broken" to hide all GPUs,
+            "engine": {"state": "ok" | "absent" | "busy" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
+                       "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
+            "connector": {"mode": "ok" | "refuse" | "hang" | "absent"}}
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import ssl
+import sys
+import time
+import urllib.request
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+from google.protobuf import empty_pb2, json_format
+
+import deviceplugin_pb2 as dp
+import deviceplugin_pb2_grpc as dp_grpc
+import health_event_pb2 as he
+import health_event_pb2_grpc as he_grpc
+
+NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
+LOCAL = Path("/etc/node-local")
+PLUGINS = Path("/var/lib/kubelet/device-plugins")
+SOCKET = Path("/var/run/nvsentinel/nvsentinel.sock")
+ENGINE_PORT = 5555
+TESTS = {1: ["software"], 2: ["software", "memory", "pcie"]}
+DEEP = ["software", "memory", "pcie", "diagnostic", "targeted_stress"]
+IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER = 222, 217, 203, 244, 255
+
+
+def tell(**line):
+    print(json.dumps({"node": NODE, **line}), flush=True)
+
+
+class Node:
+    """node.json, and when it changes."""
+
+    def __init__(self):
+        self.facts = {"gpus": []}
+        self.changed = asyncio.Event()
+
+    def put(self, facts):
+        self.facts = facts
+        part = LOCAL / "node.json.part"
+        part.write_text(json.dumps(facts))
+        part.chmod(0o644)
+        part.replace(LOCAL / "node.json")
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    @property
+    def engine(self):
+        return self.facts.get("engine", {})
+
+    @property
+    def connector(self):
+        return self.facts.get("connector", {})
+
+
+# --- configuration: the ConfigMap of this node
+
+
+def api(method, path, body=None, kind="application/json"):
+    account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    host = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    headers = {"Authorization": f"Bearer {(account / 'token').read_text()}", "Content-Type": kind}
+    request = urllib.request.Request(host + path, method=method, headers=headers, data=json.dumps(body).encode() if body else None)
+    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
+    with urllib.request.urlopen(request, context=context, timeout=5) as response:
+        return json.load(response)
+
+
+async def follow_configmap(node):
+    path = f"/api/v1/namespaces/{os.environ['NAMESPACE']}/configmaps/node-{NODE}"
+    seen = None
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            found = await asyncio.to_thread(api, "GET", path)
+            wanted = found["metadata"]["annotations"]["fake-node/wanted"]
+            if wanted != seen:
+                node.put(json.loads(found["data"]["node.json"]))
+                await node.applied()
+                seen = wanted
+                note = {"metadata": {"annotations": {"fake-node/applied": wanted}}}
+                await asyncio.to_thread(api, "PATCH", path, note, "application/merge-patch+json")
+                tell(configured=True)
+        await asyncio.sleep(0.2)
+
+
+# --- device plugin: the GPUs, as the kubelet hands them out
+
+
+class Plugin(dp_grpc.DevicePluginServicer):
+    def __init__(self, node):
+        self.node = node
+
+    async def GetDevicePluginOptions(self, request, context):
+        return dp.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(self, request, context):
+        while True:
+            devices = [dp.Device(ID=gpu["uuid"], health="Healthy") for gpu in self.node.facts["gpus"]]
+            yield dp.ListAndWatchResponse(devices=devices)
+            await self.node.changed.wait()
+
+    async def GetPreferredAllocation(self, request, context):
+        """Lowest index first, so that a test knows which GPUs a second pod gets."""
+        order = [gpu["uuid"] for gpu in self.node.facts["gpus"]]
+        answers = []
+        for wanted in request.container_requests:
+            must = list(wanted.must_include_deviceIDs)
+            rest = sorted(set(wanted.available_deviceIDs) - set(must), key=order.index)
+            answers.append(dp.ContainerPreferredAllocationResponse(deviceIDs=(must + rest)[: wanted.allocation_size]))
+        return dp.PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(self, request, context):
+        """What NVIDIA's toolkit does: names the devices, brings the driver's library."""
+        library = "libnvidia-ml.so.1"
+        mounts = [
+            dp.Mount(container_path=str(LOCAL), host_path=str(LOCAL), read_only=True),
+            dp.Mount(container_path=f"/usr/lib/x86_64-linux-gnu/{library}", host_path=str(LOCAL / library), read_only=True),
+        ]
+        answers = [
+            dp.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(r.devices_ids)}, mounts=mounts)
+            for r in request.container_requests
+        ]
+        tell(allocated=[list(r.devices_ids) for r in request.container_requests])
+        return dp.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(self, request, context):
+        return dp.PreStartContainerResponse()
+
+
+async def run_plugin(node):
+    """Serve, register, and register again when the kubelet has restarted (it clears its plugin folder)."""
+    name = "fake-gpu.sock"
+    while True:
+        server = grpc.aio.server()
+        dp_grpc.add_DevicePluginServicer_to_server(Plugin(node), server)
+        (PLUGINS / name).unlink(missing_ok=True)
+        server.add_insecure_port(f"unix://{PLUGINS / name}")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"unix://{PLUGINS / 'kubelet.sock'}") as channel:
+                options = dp.DevicePluginOptions(get_preferred_allocation_available=True)
+                await dp_grpc.RegistrationStub(channel).Register(
+                    dp.RegisterRequest(version="v1beta1", endpoint=name, resource_name="nvidia.com/gpu", options=options), timeout=5
+                )
+            tell(registered="nvidia.com/gpu")
+            while (PLUGINS / name).exists():
+                await asyncio.sleep(1)
+        except grpc.aio.AioRpcError as error:
+            tell(registered=False, why=error.details())
+            await asyncio.sleep(1)
+        finally:
+            await server.stop(0)
+
+
+# --- DCGM hostengine
+
+
+class Engine:
+    """One diagnostic at a time, GPU ids of its own, a version of its own."""
+
+    def __init__(self, node):
+        self.node = node
+        self.running = None
+        self.server = None
+
+    async def follow(self):
+        """Listens while it is not absent, as a daemon that is there or is not."""
+        absent = self.node.engine.get("state") == "absent"
+        if absent and self.server:
+            self.server.close()
+            self.server = None
+        if not absent and not self.server:
+            self.server = await asyncio.start_server(self.serve, HOST_IP, ENGINE_PORT)
+
+    def gpus(self):
+        """The engine numbers GPUs in an order of its own: here, from the last."""
+        hidden = self.node.engine.get("hidden", [])
+        shown = [gpu for gpu in reversed(self.node.facts["gpus"]) if gpu["uuid"] not in hidden]
+        return {number: gpu for number, gpu in enumerate(shown)}
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(ConnectionError, ValueError):
+            request = json.loads(await reader.readline())
+            answer = await self.answer(request, reader)
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    async def answer(self, request, reader):
+        version = self.node.engine.get("version", "4.4.2")
+        if request["do"] == "version":
+            return {"rc": 0, "version": version}
+        if int(version.split(".")[0]) < int(request["client"].split(".")[0]):
+            return {"rc": VERSION_MISMATCH, "said": "API version mismatch"}
+        if request["do"] == "discovery":
+            return {"rc": 0, "gpus": [{"id": number, **gpu} for number, gpu in self.gpus().items()]}
+        if request["do"] == "stop":
+            if self.running:
+                self.running.cancel()
+            return {"rc": 0}
+        return await self.diag(request, reader)
+
+    async def diag(self, request, reader):
+        state = self.node.engine.get("state", "ok")
+        gpus = self.gpus()
+        by_uuid = {gpu["uuid"]: number for number, gpu in gpus.items()}
+        ids = [by_uuid.get(i, int(i) if i.isdigit() else None) for i in request["ids"]]
+        tell(diag={"level": request["level"], "gpus": [gpus[i]["uuid"] for i in ids if i in gpus], "client": request["client"]})
+        if state == "busy":
+            return {"rc": IN_USE, "said": "another client is using the engine"}
+        if self.running:
+            return {"rc": ALREADY_RUNNING, "said": "a diagnostic is already running"}
+        if None in ids or any(i not in gpus for i in ids):
+            return {"rc": BAD_PARAMETER, "said": "bad parameter passed to function"}
+        if state == "error":
+            return {"rc": 226, "said": "the nvvs child process could not be started"}
+        self.running = asyncio.create_task(asyncio.sleep(self.node.engine.get("seconds", 0.2)))
+        try:
+            gone = asyncio.create_task(reader.read()) if request["heartbeat"] else None
+            await asyncio.wait({self.running, *([gone] if gone else [])}, return_when=asyncio.FIRST_COMPLETED)
+            if gone and gone.done():
+                return {"rc": KILLED, "said": "the client went away"}
+            if self.running.cancelled():
+                return {"rc": KILLED, "said": "the diagnostic was stopped"}
+        finally:
+            self.running = None
+        return self.results(request["level"], {i: gpus[i]["uuid"] for i in ids})
+
+    def results(self, level, gpus):
+        faults = self.node.engine.get("faults", [])
+        results = {
+            test: {str(i): [f for f in faults if f["test"] == test and f["uuid"] == uuid] for i, uuid in gpus.items()}
+            for test in TESTS.get(level, DEEP)
+        }
+        severities = {p["severity"] for by_gpu in results.values() for problems in by_gpu.values() for p in problems}
+        rc = self.node.engine.get("exit", 205 if 2 in severities else 226 if severities else 0)
+        return {"rc": rc, "results": results}
+
+
+# --- platform connector
+
+
+class Connector(he_grpc.PlatformConnectorServicer):
+    """Keeps node conditions as the real one does: by exact text, split at `;`, cleared by entity."""
+
+    def __init__(self, node):
+        self.node = node
+        self.conditions = {}
+
+    def HealthEventOccurredV1(self, batch, context):
+        mode = self.node.connector.get("mode", "ok")
+        if mode == "hang":
+            while context.is_active():
+                time.sleep(0.2)
+            return empty_pb2.Empty()
+        if mode == "refuse":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
+        for event in batch.events:
+            if event.nodeName != NODE:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"event about {event.nodeName} on {NODE}")
+            if event.recommendedAction == he.CUSTOM and not event.customRecommendedAction:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "CUSTOM without customRecommendedAction")
+        token = dict(context.invocation_metadata()).get("authorization")
+        tell(batch=len(batch.events), authorized=bool(token))
+        for event in batch.events:
+            tell(event=json_format.MessageToDict(event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+            self.keep(event)
+        return empty_pb2.Empty()
+
+    def keep(self, event):
+        if event.processingStrategy in (he.STORE_ONLY, he.STORE_AND_ANALYSE):
+            return
+        entities = "".join(f"{e.entityType}:{e.entityValue} " for e in event.entitiesImpacted)
+        now = self.conditions.get(event.checkName, "")
+        messages = [m for m in now.split(";") if m]
+        if event.isHealthy:
+            messages = [m for m in messages if entities and entities not in m] if entities else []
+        elif event.isFatal:
+            message = f"ErrorCode:{','.join(event.errorCode)} {entities}{event.message}"
+            messages += [message] if message not in messages else []
+        after = ";".join(messages)
+        if after != now:
+            self.conditions[event.checkName] = after
+            tell(condition=event.checkName, messages=messages)
+
+
+class Connection:
+    """The connector's socket, which is there or is not."""
+
+    def __init__(self, node):
+        self.node = node
+        self.connector = Connector(node)
+        self.server = None
+
+    async def follow(self):
+        absent = self.node.connector.get("mode") == "absent"
+        if absent and self.server:
+            await asyncio.to_thread(self.server.stop(0).wait)
+            SOCKET.unlink(missing_ok=True)
+            self.server = None
+        if not absent and not self.server:
+            self.server = grpc.server(futures.ThreadPoolExecutor(8))
+            he_grpc.add_PlatformConnectorServicer_to_server(self.connector, self.server)
+            SOCKET.unlink(missing_ok=True)
+            self.server.add_insecure_port(f"unix://{SOCKET}")
+            self.server.start()
+            SOCKET.chmod(0o666)
+
+
+async def main():
+    shutil.copy("/opt/fake-node/libnvidia-ml.so.1", LOCAL / "libnvidia-ml.so.1")
+    (LOCAL / "libnvidia-ml.so.1").chmod(0o755)
+    node = Node()
+    engine, connection = Engine(node), Connection(node)
+
+    async def applied():
+        await engine.follow()
+        await connection.follow()
+
+    node.applied = applied
+    async with asyncio.TaskGroup() as group:
+        group.create_task(follow_configmap(node))
+        group.create_task(run_plugin(node))
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

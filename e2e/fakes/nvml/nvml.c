@@ -1,0 +1,90 @@
+/* A stand-in for libnvidia-ml.so.1 with just the functions that Preflight's binding calls.
+ *
+ * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES. The
+ * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int nvmlReturn_t;
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9 };
+enum { MAX_GPUS = 64 };
+
+struct gpu { char uuid[96], name[96], pci[32]; };
+static struct gpu gpus[MAX_GPUS];
+static unsigned count;
+static int ready;
+
+/* The string value of "key" after `from` and before `until`, into `out`. */
+static int field(const char *from, const char *until, const char *key, char *out, size_t size) {
+    char quoted[32];
+    snprintf(quoted, sizeof quoted, "\"%s\"", key);
+    const char *at = strstr(from, quoted);
+    if (!at || at >= until) return 0;
+    at = strchr(at + strlen(quoted), '"');
+    if (!at || at >= until) return 0;
+    const char *end = strchr(++at, '"');
+    if (!end || (size_t)(end - at) >= size) return 0;
+    memcpy(out, at, end - at);
+    out[end - at] = 0;
+    return 1;
+}
+
+static int visible(const char *uuid) {
+    const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
+    return list && strstr(list, uuid) != NULL;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    static char text[1 << 16];
+    const char *path = getenv("FAKE_NODE_JSON");
+    FILE *file = fopen(path ? path : "/etc/node-local/node.json", "r");
+    if (!file) return DRIVER_NOT_LOADED;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    if (strstr(text, "\"driver\": \"broken\"")) return DRIVER_NOT_LOADED;
+    count = 0;
+    const char *at = strstr(text, "\"gpus\"");
+    while (at && count < MAX_GPUS && (at = strchr(at, '{'))) {
+        const char *end = strchr(at, '}');
+        struct gpu found;
+        if (!end || !field(at, end, "uuid", found.uuid, sizeof found.uuid)) break;
+        if (field(at, end, "name", found.name, sizeof found.name) && field(at, end, "pci", found.pci, sizeof found.pci) && visible(found.uuid))
+            gpus[count++] = found;
+        at = end;
+        if (end[1] == ']' || (end[1] == '\n' && strspn(end + 1, " \n") && end[1 + strspn(end + 1, " \n")] == ']')) break;
+    }
+    ready = 1;
+    return OK;
+}
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t nvmlShutdown(void) { ready = 0; return OK; }
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *out) {
+    if (!ready) return UNINITIALIZED;
+    *out = count;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **out) {
+    if (!ready) return UNINITIALIZED;
+    if (index >= count) return INVALID;
+    *out = &gpus[index];
+    return OK;
+}
+static nvmlReturn_t text_out(const char *value, char *out, unsigned size) {
+    if (strlen(value) + 1 > size) return SMALL;
+    strcpy(out, value);
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetUUID(struct gpu *g, char *out, unsigned size) { return text_out(g->uuid, out, size); }
+nvmlReturn_t nvmlDeviceGetName(struct gpu *g, char *out, unsigned size) { return text_out(g->name, out, size); }
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *out) {
+    memset(out, 0, sizeof *out);
+    return text_out(g->pci, out->bus_id, sizeof out->bus_id);
+}
+const char *nvmlErrorString(nvmlReturn_t code) {
+    return code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : "Unknown Error";
+}

@@ -1,0 +1,77 @@
+"""`python -m preflight_e2e run`: the fault matrix on a real cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from . import images
+from .clusters import ClusterError, cluster
+from .helm import ChartError
+from .lab import Lab, LabError
+from .runner import run
+from .scenario import load_all
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="preflight_e2e", description="Run the fault matrix on a real cluster.")
+    commands = parser.add_subparsers(required=True)
+    runs = commands.add_parser("run", help="install the charts, break nodes, compare verdicts")
+    runs.add_argument("--cluster", choices=("kind", "existing"), default="kind", help="kind makes one; existing is that of KUBECONFIG")
+    runs.add_argument("--load-images", metavar="CMD", help="with existing: brings an archive to the nodes, e.g. 'load-image {archive}'")
+    runs.add_argument("--only", action="append", default=[], metavar="ID", help="only this scenario (repeat for more)")
+    runs.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
+    runs.add_argument("--keep", action="store_true", help="leave chart and fakes installed")
+    runs.set_defaults(do=_run)
+    args = parser.parse_args()
+    try:
+        return int(args.do(args))
+    except (ClusterError, LabError, ChartError, images.ImageError, ValueError) as error:
+        print(f"e2e: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
+
+    rows = [row for row in load_all() if row.ring == "e2e" and (not args.only or row.id in args.only)]
+    if unknown := set(args.only) - {row.id for row in rows}:
+        raise ValueError(f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}")
+    rows.sort(key=lambda row: json.dumps(row.values, sort_keys=True, default=str))  # few upgrades of the chart
+    timings: dict[str, float] = {}
+    outcomes = []
+    with cluster(args.cluster, args.load_images) as target:
+        engine = images.find_engine()
+        say(f"building images with {engine.name}")
+        for built in [*images.build_all(engine, e2e=True), images.build_fake_node(engine)]:
+            target.load(built.archive)
+            say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
+        timings["images_seconds"] = time.monotonic() - started
+        lab = Lab(target.kubeconfig, say)
+        try:
+            lab.fake_nodes()
+            say(f"GPU nodes: {', '.join(lab.nodes)}")
+            lab.values(rows[0].values if rows else {})
+            say("chart installed")
+            timings["ready_seconds"] = time.monotonic() - started
+            outcomes = [run(lab, row, say) for row in rows]
+        finally:
+            if not args.keep:
+                lab.close()
+    timings["total_seconds"] = time.monotonic() - started
+    if args.json:
+        document = {"scenarios": [o.as_json() for o in outcomes], "timings": {k: round(v, 1) for k, v in timings.items()}}
+        args.json.write_text(json.dumps(document, indent=1))
+    good = sum(not o.problems for o in outcomes)
+    say(f"{good} of {len(outcomes)} scenarios as expected")
+    return 0 if good == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""A cluster made ready for scenarios: fake GPU nodes on every node, the chart installed, namespaces on demand."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes import client, config, utils
+
+from .facts import GPUS, node_json
+from .helm import Release
+
+__all__ = ["FAKES", "Lab", "LabError", "until"]
+
+FAKES = "preflight-fakes"
+MANIFEST = Path(__file__).resolve().parents[2] / "fakes" / "node" / "daemonset.yaml"
+BASE_VALUES: dict[str, Any] = {
+    "enabled": True,
+    "image": {"repository": "preflight-webhook", "tag": "dev"},
+    "checks": [{"name": "dcgm-diag", "image": "preflight-dcgm-diag:e2e", "env": [{"name": "DCGM_QUEUE_TIMEOUT", "value": "4s"}]}],
+    # The node's own address: the engine that answers there is this node's.
+    "dcgm": {"hostengineAddr": "$(NODE_IP):5555", "diagLevel": 2},
+}
+
+
+class LabError(Exception):
+    """The cluster could not be made ready. One sentence."""
+
+
+def until(what: str, probe: Callable[[], Any], seconds: float = 90) -> Any:
+    """The first true answer of ``probe``. Raises :class:`LabError` naming ``what`` when there is none in time."""
+    end = time.monotonic() + seconds
+    while True:
+        if answer := probe():
+            return answer
+        if time.monotonic() > end:
+            raise LabError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.2)
+
+
+class Lab:
+    """What scenarios need of a cluster. Every object that it makes is removed by :meth:`close`."""
+
+    def __init__(self, kubeconfig: Path, say: Callable[[str], None]) -> None:
+        config.load_kube_config(str(kubeconfig))
+        self.api: Any = client.CoreV1Api()
+        self.apps: Any = client.AppsV1Api()
+        self.say = say
+        self.release = Release("preflight", kubeconfig)
+        self._values: dict[str, Any] | None = None
+        self.nodes: list[str] = []
+
+    # --- nodes
+
+    def fake_nodes(self) -> None:
+        """Start the fakes on every schedulable node and wait for their GPUs."""
+        documents = list(yaml.safe_load_all(MANIFEST.read_text()))
+        for document in documents:
+            try:
+                utils.create_from_dict(client.ApiClient(), document)
+            except utils.FailToCreateError as error:
+                if any(e.status != 409 for e in error.api_exceptions):
+                    raise
+        workers = [n for n in self.api.list_node().items if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])]
+        self.nodes = sorted(n.metadata.name for n in workers)
+        for node in self.nodes:
+            self.configure(node, {}, wait=False)
+        for node in self.nodes:
+            self.configured(node)
+            until(f"{node} advertises {GPUS} GPUs", lambda n=node: self._gpus(n) == GPUS)
+
+    def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
+        """Make ``node`` what ``changes`` say of it; returns when its fakes have taken it over."""
+        wanted = uuid.uuid4().hex
+        body = {
+            "metadata": {"name": f"node-{node}", "annotations": {"fake-node/wanted": wanted}},
+            "data": {"node.json": json.dumps(node_json(node, changes))},
+        }
+        try:
+            self.api.patch_namespaced_config_map(f"node-{node}", FAKES, {**body, "metadata": {"annotations": {"fake-node/wanted": wanted}}})
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+            self.api.create_namespaced_config_map(FAKES, body)
+        if wait:
+            self.configured(node)
+
+    def configured(self, node: str) -> None:
+        def applied() -> bool:
+            notes = self.api.read_namespaced_config_map(f"node-{node}", FAKES).metadata.annotations
+            return bool(notes.get("fake-node/applied") == notes["fake-node/wanted"])
+
+        until(f"the fake node on {node} takes over its facts (see its log in {FAKES})", applied)
+
+    def node_log(self, node: str) -> list[dict[str, Any]]:
+        """What the fakes of ``node`` have said so far, as JSON objects."""
+        pods = self.api.list_namespaced_pod(FAKES, field_selector=f"spec.nodeName={node}").items
+        text = self.api.read_namespaced_pod_log(pods[0].metadata.name, FAKES, _preload_content=False).data.decode()
+        lines = []
+        for line in text.splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                continue
+        return lines
+
+    def _gpus(self, node: str) -> int:
+        return int((self.api.read_node(node).status.allocatable or {}).get("nvidia.com/gpu", "0"))
+
+    # --- the chart
+
+    def values(self, changes: dict[str, Any]) -> None:
+        """Have the chart installed with the e2e's values and ``changes``; does nothing when it is so already."""
+        wanted = {"preflight-injector": {**BASE_VALUES, **changes}}
+        if wanted == self._values:
+            return
+        if self._values is None:
+            self.release.uninstall()
+            self.release.install(wanted)
+        else:
+            self.release.upgrade(wanted)
+        self._values = wanted
+        until("old webhook replicas are gone", self._settled)
+
+    def _settled(self) -> bool:
+        pods = self.api.list_namespaced_pod("preflight", label_selector="app.kubernetes.io/component=webhook").items
+        ready = [p for p in pods if all(c.ready for c in p.status.container_statuses or [])]
+        return len(pods) == len(ready) and len({p.metadata.labels["pod-template-hash"] for p in pods}) == 1
+
+    # --- namespaces
+
+    def namespace(self, name: str) -> str:
+        """A new opted-in namespace, once the webhook is called for its pods."""
+        self.api.create_namespace({"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}})
+        probe = {
+            "metadata": {"name": "probe"},
+            "spec": {"containers": [{"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        }
+
+        def injected() -> bool:
+            try:
+                return bool(self.api.create_namespaced_pod(name, probe, dry_run="All").spec.init_containers)
+            except client.ApiException as error:
+                if error.status in {403, 500}:  # no default ServiceAccount yet, or no webhook replica reached yet
+                    return False
+                raise
+
+        until(f"pods of namespace {name} are injected", injected, 30)
+        return name
+
+    def remove_namespace(self, name: str) -> None:
+        """Remove it and wait until its pods have given back their GPUs."""
+        self.api.delete_namespace(name, propagation_policy="Background")
+        until(f"namespace {name} is gone", lambda: not self._exists(name), 120)
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.api.read_namespace(name)
+        except client.ApiException as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """Take away what this lab has brought."""
+        self.release.uninstall()
+        for name in (FAKES, "preflight"):
+            if self._exists(name):
+                self.api.delete_namespace(name)

@@ -1,0 +1,176 @@
+"""Runs scenarios on a lab and compares what happened with what the row says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from kubernetes import client
+
+from .facts import uuids
+from .lab import Lab, until
+from .scenario import Pod, Scenario
+
+__all__ = ["Outcome", "run"]
+
+IMAGE = "preflight-fake-node:dev"
+PATIENCE = 150.0
+"""Seconds for one pod to end: schedule, diagnose, report within a budget of 10 s."""
+
+
+@dataclass
+class Outcome:
+    """What came of one scenario; ``problems`` is empty when all is as the row says."""
+
+    id: str
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "pods": self.pods, "events": self.events, "as_expected": not self.problems, "problems": self.problems}
+
+
+def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
+    """One scenario in a namespace of its own, on nodes that are healthy before and after."""
+    started = time.monotonic()
+    outcome = Outcome(scenario.id)
+    lab.values(scenario.values)
+    bound = dict(zip(scenario.letters, lab.nodes, strict=False))
+    if missing := [letter for letter in scenario.letters if letter not in bound]:
+        outcome.problems.append(f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})")
+        return outcome
+    namespace = lab.namespace(f"pf-{scenario.id}")
+    try:
+        for step in scenario.steps:
+            for letter in bound:
+                lab.configure(bound[letter], step.nodes.get(letter, {}))
+            before = {node: len(lab.node_log(node)) for node in bound.values()}
+            for pod in step.pods:
+                _create(lab, namespace, pod, bound[pod.node], outcome)
+            for pod in step.pods:
+                if not pod.denied:
+                    _judge(lab, namespace, pod, bound[pod.node], before, outcome)
+    finally:
+        lab.remove_namespace(namespace)
+        for node in bound.values():
+            lab.configure(node, {})
+    outcome.seconds = time.monotonic() - started
+    say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s)")
+    for problem in outcome.problems:
+        say(f"     {problem}")
+    return outcome
+
+
+def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> None:
+    command = ["sleep", "3600"] if pod.stays else ["true"]
+    body: dict[str, Any] = {
+        "metadata": {"name": pod.name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            # By affinity, so that the scheduler is asked as for any pod.
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "containers": [
+                {"name": "main", "image": IMAGE, "command": command, "resources": {"limits": {"nvidia.com/gpu": str(pod.gpus)}}}
+            ],
+        },
+    }
+    _merge(body, json.loads(json.dumps(msgspec.to_builtins(pod.merge))))
+    try:
+        lab.api.create_namespaced_pod(namespace, body)
+    except client.ApiException as error:
+        message = str(json.loads(error.body or "{}").get("message", error.reason))
+        if not pod.denied or pod.denied not in message:
+            outcome.problems.append(f"{pod.name}: refused with: {message}; expected {pod.denied or 'it to be created'}")
+        outcome.pods.append({"namespace": namespace, "name": pod.name, "node": "", "phase": "Denied", "checks": []})
+        return
+    if pod.denied:
+        outcome.problems.append(f"{pod.name}: created, expected a refusal that says {pod.denied!r}")
+
+
+def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int], outcome: Outcome) -> None:
+    """Wait for the pod's end and compare it, its checks, its events and what the engine was asked."""
+    seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
+    checks = [_check(status) for status in seen.status.init_container_statuses or [] if status.name.startswith("preflight-")]
+    outcome.pods.append({"namespace": namespace, "name": pod.name, "node": seen.spec.node_name, "phase": seen.status.phase, "checks": checks})
+    log = lab.node_log(node)[before[node] :]
+    events = [line["event"] for line in log if "event" in line and line["event"]["metadata"].get("pod") == pod.name]
+    outcome.events += events
+
+    def differs(what: str, saw: object, expected: object) -> None:
+        outcome.problems.append(f"{pod.name}: {what}: saw {saw}, expected {expected}")
+
+    starts = seen.status.phase in {"Running", "Succeeded"}
+    if starts != pod.starts:
+        differs("its own container starts", starts, pod.starts)
+    wanted = [{"check": c.check, "outcome": c.outcome, "code": c.code, "exit_code": c.exit_code} for c in pod.checks]
+    if checks != wanted:
+        differs("checks", checks, wanted)
+    for check in pod.checks:
+        text = lab.api.read_namespaced_pod_log(pod.name, namespace, container=f"preflight-{check.check}")
+        if check.says not in text:
+            differs(f"the log of preflight-{check.check}", f"…{text[-600:]}", f"a line with {check.says!r}")
+    if pod.init_image:
+        images = {c.name: c.image for c in seen.spec.init_containers or []}
+        if set(images.values()) != {pod.init_image}:
+            differs("images of its init containers", images, pod.init_image)
+    _compare_events(pod, node, events, [line["diag"] for line in log if "diag" in line], differs)
+
+
+def _compare_events(
+    pod: Pod, node: str, events: list[dict[str, Any]], diagnosed: list[dict[str, Any]], differs: Callable[[str, object, object], None]
+) -> None:
+    mine = uuids(node)
+
+    def short(event: dict[str, Any]) -> tuple[object, ...]:
+        entities = [e["entityValue"] for e in event["entitiesImpacted"]]
+        return event["checkName"], event["isFatal"], event["recommendedAction"], ",".join(event["errorCode"]), *entities
+
+    saw = sorted(short(e) for e in events if not e["isHealthy"])
+    wanted = sorted((e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else [])) for e in pod.events)
+    if saw != wanted:
+        differs("unhealthy events", saw, wanted)
+    foreign = {e["nodeName"] for e in events} - {node}
+    if foreign:
+        differs("nodes named in events", foreign, node)
+    asked = {uuid for diag in diagnosed for uuid in diag["gpus"]}
+    if pod.tests is not None and asked != {mine[index] for index in pod.tests}:
+        differs("GPUs diagnosed", sorted(mine.index(u) for u in asked), list(pod.tests))
+    cleared = {(e["checkName"], e["entitiesImpacted"][0]["entityValue"]) for e in events if e["isHealthy"] and e["entitiesImpacted"]}
+    for name in pod.clears:
+        missing = {uuid for uuid in asked if (name, uuid) not in cleared}
+        if missing or not asked:
+            differs(f"healthy events {name}", sorted(cleared), f"one for each of {sorted(asked)}")
+
+
+def _ended(lab: Lab, namespace: str, pod: Pod) -> Any:
+    seen = lab.api.read_namespaced_pod(pod.name, namespace)
+    running = seen.status.phase == "Running" and pod.stays
+    return seen if running or seen.status.phase in {"Succeeded", "Failed"} else None
+
+
+def _check(status: Any) -> dict[str, Any]:
+    """One check as its container's status tells it."""
+    ended = status.state.terminated
+    if ended is None:
+        return {"check": status.name.removeprefix("preflight-"), "outcome": "not ended", "code": "", "exit_code": None}
+    try:
+        result = json.loads(ended.message or "{}")
+    except ValueError:
+        result = {}
+    name = status.name.removeprefix("preflight-")
+    return {"check": result.get("check", name), "outcome": result.get("outcome", ""), "code": result.get("code", ""), "exit_code": ended.exit_code}

@@ -1,0 +1,113 @@
+"""One row of the fault matrix: what is broken, which pods are created, and what must come of them.
+
+A scenario is steps in order. A step breaks (or mends) nodes, creates pods, and says how each ends and which events the
+nodes' platform connectors receive. Nodes are named by letters and bound to real ones when the scenario runs; GPUs are named by their
+index on the node.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all"]
+
+MATRIX = Path(__file__).resolve().parents[2] / "matrix"
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Check(_Row, frozen=True, kw_only=True):
+    """How one check of a pod must end. ``says``: a text that its log must contain."""
+
+    check: str
+    outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive"]
+    code: str
+    exit_code: int
+    says: str = ""
+
+
+class Event(_Row, frozen=True, kw_only=True):
+    """An unhealthy event that must arrive; ``gpu`` is an index on the node, none for the node itself."""
+
+    check_name: str
+    fatal: bool
+    action: str
+    code: str
+    gpu: int | None = None
+
+
+class Pod(_Row, frozen=True, kw_only=True):
+    """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
+
+    ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
+    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose.
+    """
+
+    name: str
+    node: str
+    gpus: int = 1
+    starts: bool = True
+    denied: str = ""
+    stays: bool = False
+    checks: tuple[Check, ...] = ()
+    events: tuple[Event, ...] = ()
+    clears: tuple[str, ...] = ()
+    tests: tuple[int, ...] | None = None
+    init_image: str = ""
+    merge: dict[str, Any] = {}
+
+
+class Step(_Row, frozen=True, kw_only=True):
+    """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's)."""
+
+    nodes: dict[str, dict[str, Any]] = {}
+    pods: tuple[Pod, ...] = ()
+
+
+class Scenario(_Row, frozen=True, kw_only=True):
+    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values."""
+
+    id: str
+    fault: str
+    sees: str
+    ring: Literal["component", "e2e"] = "e2e"
+    values: dict[str, Any] = {}
+    steps: tuple[Step, ...]
+
+    @property
+    def letters(self) -> list[str]:
+        """The nodes that it needs."""
+        named = {pod.node for step in self.steps for pod in step.pods} | {letter for step in self.steps for letter in step.nodes}
+        return sorted(named)
+
+
+class _File(_Row, frozen=True, kw_only=True):
+    scenario: tuple[Scenario, ...]
+
+
+def load(path: Path) -> tuple[Scenario, ...]:
+    """The rows of one file. Raises ValueError with the file and the path in it."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), _File).scenario
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
+    """Every row of the matrix, in the order of the files' names. Raises ValueError when an id is used twice."""
+    rows = tuple(row for path in sorted(folder.glob("*.toml")) for row in load(path))
+    twice = sorted({row.id for row in rows if sum(other.id == row.id for other in rows) > 1})
+    if twice:
+        raise ValueError(f"matrix: used more than once: {', '.join(twice)}")
+    return rows
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a matrix file."""
+    return msgspec.json.schema(_File)
