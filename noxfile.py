@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import nox
 
@@ -24,7 +23,6 @@ MEMBERS = {
 def sync(session: nox.Session, *args: str) -> None:
     """Make the session's environment exactly what uv.lock says for `args`."""
     session.run_install("uv", "sync", "--frozen", *args, env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location})
-
 
 
 @nox.session

@@ -22,7 +22,7 @@ def tracked_files() -> list[Path]:
 
 def test_the_lock_names_the_one_public_index_only() -> None:
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
-    sources = {tuple(package["source"].items())[0] for package in lock["package"]}
+    sources = {next(iter(package["source"].items())) for package in lock["package"]}
     registries = {where for kind, where in sources if kind == "registry"}
     others = {kind for kind, _ in sources} - {"registry", "editable", "virtual"}
     assert registries == {PUBLIC_INDEX}
@@ -45,7 +45,9 @@ def test_every_package_readme_fills_a_page_but_no_more(member: Path) -> None:
 def test_every_nox_session_says_in_one_line_what_it_does() -> None:
     tree = ast.parse((ROOT / "noxfile.py").read_text())
     sessions = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and any("session" in ast.unparse(d) for d in node.decorator_list)
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any("session" in ast.unparse(d) for d in node.decorator_list)
     ]
     assert sessions
     for node in sessions:
@@ -55,7 +57,9 @@ def test_every_nox_session_says_in_one_line_what_it_does() -> None:
 
 
 def test_no_file_but_the_lock_names_a_registry_host() -> None:
-    host = re.compile(r"(?i)\b(pypi\.org|pythonhosted\.org|docker\.io|registry\.npmjs|proxy\.golang|deb\.debian|ghcr\.io|nvcr\.io|quay\.io|registry\.k8s\.io)\b")
+    host = re.compile(
+        r"(?i)\b(pypi\.org|pythonhosted\.org|docker\.io|registry\.npmjs|proxy\.golang|deb\.debian|ghcr\.io|nvcr\.io|quay\.io|registry\.k8s\.io)\b"
+    )
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in tracked_files()

@@ -23,13 +23,12 @@ import urllib.request
 from concurrent import futures
 from pathlib import Path
 
-import grpc
-from google.protobuf import empty_pb2, json_format
-
 import deviceplugin_pb2 as dp
 import deviceplugin_pb2_grpc as dp_grpc
+import grpc
 import health_event_pb2 as he
 import health_event_pb2_grpc as he_grpc
+from google.protobuf import empty_pb2, json_format
 
 NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
 LOCAL = Path("/etc/node-local")
@@ -77,7 +76,9 @@ def api(method, path, body=None, kind="application/json"):
     account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     host = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     headers = {"Authorization": f"Bearer {(account / 'token').read_text()}", "Content-Type": kind}
-    request = urllib.request.Request(host + path, method=method, headers=headers, data=json.dumps(body).encode() if body else None)
+    request = urllib.request.Request(
+        host + path, method=method, headers=headers, data=json.dumps(body).encode() if body else None
+    )
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
     with urllib.request.urlopen(request, context=context, timeout=5) as response:
         return json.load(response)
@@ -131,7 +132,9 @@ class Plugin(dp_grpc.DevicePluginServicer):
         library = "libnvidia-ml.so.1"
         mounts = [
             dp.Mount(container_path=str(LOCAL), host_path=str(LOCAL), read_only=True),
-            dp.Mount(container_path=f"/usr/lib/x86_64-linux-gnu/{library}", host_path=str(LOCAL / library), read_only=True),
+            dp.Mount(
+                container_path=f"/usr/lib/x86_64-linux-gnu/{library}", host_path=str(LOCAL / library), read_only=True
+            ),
         ]
         answers = [
             dp.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(r.devices_ids)}, mounts=mounts)
@@ -157,7 +160,10 @@ async def run_plugin(node):
             async with grpc.aio.insecure_channel(f"unix://{PLUGINS / 'kubelet.sock'}") as channel:
                 options = dp.DevicePluginOptions(get_preferred_allocation_available=True)
                 await dp_grpc.RegistrationStub(channel).Register(
-                    dp.RegisterRequest(version="v1beta1", endpoint=name, resource_name="nvidia.com/gpu", options=options), timeout=5
+                    dp.RegisterRequest(
+                        version="v1beta1", endpoint=name, resource_name="nvidia.com/gpu", options=options
+                    ),
+                    timeout=5,
                 )
             tell(registered="nvidia.com/gpu")
             while (PLUGINS / name).exists():
@@ -193,7 +199,7 @@ class Engine:
         """The engine numbers GPUs in an order of its own: here, from the last."""
         hidden = self.node.engine.get("hidden", [])
         shown = [gpu for gpu in reversed(self.node.facts["gpus"]) if gpu["uuid"] not in hidden]
-        return {number: gpu for number, gpu in enumerate(shown)}
+        return dict(enumerate(shown))
 
     async def serve(self, reader, writer):
         with contextlib.suppress(ConnectionError, ValueError):
@@ -222,7 +228,13 @@ class Engine:
         gpus = self.gpus()
         by_uuid = {gpu["uuid"]: number for number, gpu in gpus.items()}
         ids = [by_uuid.get(i, int(i) if i.isdigit() else None) for i in request["ids"]]
-        tell(diag={"level": request["level"], "gpus": [gpus[i]["uuid"] for i in ids if i in gpus], "client": request["client"]})
+        tell(
+            diag={
+                "level": request["level"],
+                "gpus": [gpus[i]["uuid"] for i in ids if i in gpus],
+                "client": request["client"],
+            }
+        )
         if state == "busy":
             return {"rc": IN_USE, "said": "another client is using the engine"}
         if self.running:
@@ -280,7 +292,11 @@ class Connector(he_grpc.PlatformConnectorServicer):
         token = dict(context.invocation_metadata()).get("authorization")
         tell(batch=len(batch.events), authorized=bool(token))
         for event in batch.events:
-            tell(event=json_format.MessageToDict(event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+            tell(
+                event=json_format.MessageToDict(
+                    event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+            )
             self.keep(event)
         return empty_pb2.Empty()
 

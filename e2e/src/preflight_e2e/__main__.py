@@ -20,8 +20,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="preflight_e2e", description="Run the fault matrix on a real cluster.")
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run", help="install the charts, break nodes, compare verdicts")
-    runs.add_argument("--cluster", choices=("kind", "existing"), default="kind", help="kind makes one; existing is that of KUBECONFIG")
-    runs.add_argument("--load-images", metavar="CMD", help="with existing: brings an archive to the nodes, e.g. 'load-image {archive}'")
+    runs.add_argument(
+        "--cluster", choices=("kind", "existing"), default="kind", help="kind makes one; existing is that of KUBECONFIG"
+    )
+    runs.add_argument(
+        "--load-images",
+        metavar="CMD",
+        help="with existing: brings an archive to the nodes, e.g. 'load-image {archive}'",
+    )
     runs.add_argument("--only", action="append", default=[], metavar="ID", help="only this scenario (repeat for more)")
     runs.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
     runs.add_argument("--keep", action="store_true", help="leave chart and fakes installed")
@@ -42,7 +48,9 @@ def _run(args: argparse.Namespace) -> int:
 
     rows = [row for row in load_all() if row.ring == "e2e" and (not args.only or row.id in args.only)]
     if unknown := set(args.only) - {row.id for row in rows}:
-        raise ValueError(f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}")
+        raise ValueError(
+            f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}"
+        )
     rows.sort(key=lambda row: json.dumps(row.values, sort_keys=True, default=str))  # few upgrades of the chart
     timings: dict[str, float] = {}
     outcomes = []
@@ -66,7 +74,10 @@ def _run(args: argparse.Namespace) -> int:
                 lab.close()
     timings["total_seconds"] = time.monotonic() - started
     if args.json:
-        document = {"scenarios": [o.as_json() for o in outcomes], "timings": {k: round(v, 1) for k, v in timings.items()}}
+        document = {
+            "scenarios": [o.as_json() for o in outcomes],
+            "timings": {k: round(v, 1) for k, v in timings.items()},
+        }
         args.json.write_text(json.dumps(document, indent=1))
     good = sum(not o.problems for o in outcomes)
     say(f"{good} of {len(outcomes)} scenarios as expected")

@@ -21,9 +21,16 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}
     engine["hidden"] = [mine[index] for index in engine.get("hidden", [])]
-    engine["faults"] = [{"uuid": mine[f["gpu"]], **{k: v for k, v in f.items() if k != "gpu"}} for f in engine.get("faults", [])]
+    engine["faults"] = [
+        {"uuid": mine[f["gpu"]], **{k: v for k, v in f.items() if k != "gpu"}} for f in engine.get("faults", [])
+    ]
     gpus = [{"uuid": uuid, "name": MODEL, "pci": f"00000000:{0x1B + 16 * i:02X}:00.0"} for i, uuid in enumerate(mine)]
-    return {"gpus": gpus, "driver": changes.get("driver", "ok"), "engine": engine, "connector": {"mode": "ok", **changes.get("connector", {})}}
+    return {
+        "gpus": gpus,
+        "driver": changes.get("driver", "ok"),
+        "engine": engine,
+        "connector": {"mode": "ok", **changes.get("connector", {})},
+    }
 
 
 def _uuid(node: str, index: int) -> str:

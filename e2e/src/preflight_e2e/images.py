@@ -154,7 +154,11 @@ def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = N
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     reference = "preflight-fake-node:dev"
-    folder, nvml, proto = root / "e2e/fakes/node", root / "e2e/fakes/nvml/nvml.c", root / "packages/preflight-proto/proto/health_event.proto"
+    folder, nvml, proto = (
+        root / "e2e/fakes/node",
+        root / "e2e/fakes/nvml/nvml.c",
+        root / "packages/preflight-proto/proto/health_event.proto",
+    )
     key = _hash(root, (*_files(folder), nvml, proto), base, engine.identity(base) or "")
     archive = cache / f"preflight-fake-node-dev-{key}.tar"
     if archive.exists():

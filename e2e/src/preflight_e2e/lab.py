@@ -22,7 +22,13 @@ MANIFEST = Path(__file__).resolve().parents[2] / "fakes" / "node" / "daemonset.y
 BASE_VALUES: dict[str, Any] = {
     "enabled": True,
     "image": {"repository": "preflight-webhook", "tag": "dev"},
-    "checks": [{"name": "dcgm-diag", "image": "preflight-dcgm-diag:e2e", "env": [{"name": "DCGM_QUEUE_TIMEOUT", "value": "4s"}]}],
+    "checks": [
+        {
+            "name": "dcgm-diag",
+            "image": "preflight-dcgm-diag:e2e",
+            "env": [{"name": "DCGM_QUEUE_TIMEOUT", "value": "4s"}],
+        }
+    ],
     # The node's own address: the engine that answers there is this node's.
     "dcgm": {"hostengineAddr": "$(NODE_IP):5555", "diagLevel": 2},
 }
@@ -66,7 +72,9 @@ class Lab:
             except utils.FailToCreateError as error:
                 if any(e.status != 409 for e in error.api_exceptions):
                     raise
-        workers = [n for n in self.api.list_node().items if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])]
+        workers = [
+            n for n in self.api.list_node().items if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])
+        ]
         self.nodes = sorted(n.metadata.name for n in workers)
         for node in self.nodes:
             self.configure(node, {}, wait=False)
@@ -82,7 +90,9 @@ class Lab:
             "data": {"node.json": json.dumps(node_json(node, changes))},
         }
         try:
-            self.api.patch_namespaced_config_map(f"node-{node}", FAKES, {**body, "metadata": {"annotations": {"fake-node/wanted": wanted}}})
+            self.api.patch_namespaced_config_map(
+                f"node-{node}", FAKES, {**body, "metadata": {"annotations": {"fake-node/wanted": wanted}}}
+            )
         except client.ApiException as error:
             if error.status != 404:
                 raise
@@ -136,7 +146,9 @@ class Lab:
 
     def namespace(self, name: str) -> str:
         """A new opted-in namespace, once the webhook is called for its pods."""
-        self.api.create_namespace({"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}})
+        self.api.create_namespace(
+            {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
+        )
         probe = {
             "metadata": {"name": "probe"},
             "spec": {"containers": [{"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},

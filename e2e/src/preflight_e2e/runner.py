@@ -33,7 +33,13 @@ class Outcome:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        return {"id": self.id, "pods": self.pods, "events": self.events, "as_expected": not self.problems, "problems": self.problems}
+        return {
+            "id": self.id,
+            "pods": self.pods,
+            "events": self.events,
+            "as_expected": not self.problems,
+            "problems": self.problems,
+        }
 
 
 def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
@@ -43,13 +49,15 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
     lab.values(scenario.values)
     bound = dict(zip(scenario.letters, lab.nodes, strict=False))
     if missing := [letter for letter in scenario.letters if letter not in bound]:
-        outcome.problems.append(f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})")
+        outcome.problems.append(
+            f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
+        )
         return outcome
     namespace = lab.namespace(f"pf-{scenario.id}")
     try:
         for step in scenario.steps:
-            for letter in bound:
-                lab.configure(bound[letter], step.nodes.get(letter, {}))
+            for letter, node in bound.items():
+                lab.configure(node, step.nodes.get(letter, {}))
             before = {node: len(lab.node_log(node)) for node in bound.values()}
             for pod in step.pods:
                 _create(lab, namespace, pod, bound[pod.node], outcome)
@@ -77,7 +85,12 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
             # By affinity, so that the scheduler is asked as for any pod.
             "nodeSelector": {"kubernetes.io/hostname": node},
             "containers": [
-                {"name": "main", "image": IMAGE, "command": command, "resources": {"limits": {"nvidia.com/gpu": str(pod.gpus)}}}
+                {
+                    "name": "main",
+                    "image": IMAGE,
+                    "command": command,
+                    "resources": {"limits": {"nvidia.com/gpu": str(pod.gpus)}},
+                }
             ],
         },
     }
@@ -105,8 +118,18 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
 def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int], outcome: Outcome) -> None:
     """Wait for the pod's end and compare it, its checks, its events and what the engine was asked."""
     seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
-    checks = [_check(status) for status in seen.status.init_container_statuses or [] if status.name.startswith("preflight-")]
-    outcome.pods.append({"namespace": namespace, "name": pod.name, "node": seen.spec.node_name, "phase": seen.status.phase, "checks": checks})
+    checks = [
+        _check(status) for status in seen.status.init_container_statuses or [] if status.name.startswith("preflight-")
+    ]
+    outcome.pods.append(
+        {
+            "namespace": namespace,
+            "name": pod.name,
+            "node": seen.spec.node_name,
+            "phase": seen.status.phase,
+            "checks": checks,
+        }
+    )
     log = lab.node_log(node)[before[node] :]
     events = [line["event"] for line in log if "event" in line and line["event"]["metadata"].get("pod") == pod.name]
     outcome.events += events
@@ -132,7 +155,11 @@ def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int]
 
 
 def _compare_events(
-    pod: Pod, node: str, events: list[dict[str, Any]], diagnosed: list[dict[str, Any]], differs: Callable[[str, object, object], None]
+    pod: Pod,
+    node: str,
+    events: list[dict[str, Any]],
+    diagnosed: list[dict[str, Any]],
+    differs: Callable[[str, object, object], None],
 ) -> None:
     mine = uuids(node)
 
@@ -141,7 +168,9 @@ def _compare_events(
         return event["checkName"], event["isFatal"], event["recommendedAction"], ",".join(event["errorCode"]), *entities
 
     saw = sorted(short(e) for e in events if not e["isHealthy"])
-    wanted = sorted((e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else [])) for e in pod.events)
+    wanted = sorted(
+        (e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else [])) for e in pod.events
+    )
     if saw != wanted:
         differs("unhealthy events", saw, wanted)
     foreign = {e["nodeName"] for e in events} - {node}
@@ -150,7 +179,11 @@ def _compare_events(
     asked = {uuid for diag in diagnosed for uuid in diag["gpus"]}
     if pod.tests is not None and asked != {mine[index] for index in pod.tests}:
         differs("GPUs diagnosed", sorted(mine.index(u) for u in asked), list(pod.tests))
-    cleared = {(e["checkName"], e["entitiesImpacted"][0]["entityValue"]) for e in events if e["isHealthy"] and e["entitiesImpacted"]}
+    cleared = {
+        (e["checkName"], e["entitiesImpacted"][0]["entityValue"])
+        for e in events
+        if e["isHealthy"] and e["entitiesImpacted"]
+    }
     for name in pod.clears:
         missing = {uuid for uuid in asked if (name, uuid) not in cleared}
         if missing or not asked:
@@ -173,4 +206,9 @@ def _check(status: Any) -> dict[str, Any]:
     except ValueError:
         result = {}
     name = status.name.removeprefix("preflight-")
-    return {"check": result.get("check", name), "outcome": result.get("outcome", ""), "code": result.get("code", ""), "exit_code": ended.exit_code}
+    return {
+        "check": result.get("check", name),
+        "outcome": result.get("outcome", ""),
+        "code": result.get("code", ""),
+        "exit_code": ended.exit_code,
+    }

@@ -83,7 +83,9 @@ class Scenario(_Row, frozen=True, kw_only=True):
     @property
     def letters(self) -> list[str]:
         """The nodes that it needs."""
-        named = {pod.node for step in self.steps for pod in step.pods} | {letter for step in self.steps for letter in step.nodes}
+        named = {pod.node for step in self.steps for pod in step.pods} | {
+            letter for step in self.steps for letter in step.nodes
+        }
         return sorted(named)
 
 

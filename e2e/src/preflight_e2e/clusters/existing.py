@@ -28,7 +28,9 @@ class Existing:
         if not path or not Path(path).is_file():
             raise Unusable(f'KUBECONFIG: "{path}" is no file; set it to the kubeconfig of the cluster to test on.')
         if load_command is not None and "{archive}" not in load_command:
-            raise Unusable(f'--load-images: "{load_command}" does not say {{archive}}; write e.g. "load-image {{archive}}".')
+            raise Unusable(
+                f'--load-images: "{load_command}" does not say {{archive}}; write e.g. "load-image {{archive}}".'
+            )
         return cls(Path(path), load_command)
 
     def load(self, archive: Path) -> None:
@@ -38,4 +40,6 @@ class Existing:
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-            raise Unusable(f"--load-images: {argv[0]} ended with status {done.returncode} on {archive.name} ({said[0]}).")
+            raise Unusable(
+                f"--load-images: {argv[0]} ended with status {done.returncode} on {archive.name} ({said[0]})."
+            )

@@ -42,7 +42,18 @@ def created() -> Iterator[Kind]:
         config.write_text(CONFIG)
         name = f"preflight-{uuid.uuid4().hex[:6]}"
         try:
-            _kind("create", "cluster", "--name", name, "--kubeconfig", str(kubeconfig), "--config", str(config), "--wait", "180s")
+            _kind(
+                "create",
+                "cluster",
+                "--name",
+                name,
+                "--kubeconfig",
+                str(kubeconfig),
+                "--config",
+                str(config),
+                "--wait",
+                "180s",
+            )
             yield Kind(name, kubeconfig)
         finally:
             subprocess.run(["kind", "delete", "cluster", "--name", name], check=False, capture_output=True)
@@ -52,4 +63,6 @@ def _kind(*words: str) -> None:
     done = subprocess.run(["kind", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
-        raise Unusable(f"kind {words[0]} {words[1]} ended with status {done.returncode} ({said[0]}); does a container engine run here?")
+        raise Unusable(
+            f"kind {words[0]} {words[1]} ended with status {done.returncode} ({said[0]}); does a container engine run here?"
+        )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import anyio
-
 from preflight_proto.check import Check, Completed, Inconclusive, Outcome, Run, Verdict, run_main
 from preflight_proto.durations import format_duration
 
@@ -45,7 +44,10 @@ async def probe(run: Run[Settings]) -> Verdict:
     done = await _diagnose(run, engine, ours, allowed, patience)
     if done.timed_out:
         left = "" if engine.heartbeat else " the engine may go on with it for a while;"
-        return Verdict.inconclusive("CHECK_TIMEOUT", f"no result within {format_duration(allowed)};{left} raise CHECK_TIMEOUT if that is too short.")
+        return Verdict.inconclusive(
+            "CHECK_TIMEOUT",
+            f"no result within {format_duration(allowed)};{left} raise CHECK_TIMEOUT if that is too short.",
+        )
     try:
         document = parse.parse(done.stdout)
     except parse.Unreadable as error:
@@ -55,7 +57,10 @@ async def probe(run: Run[Settings]) -> Verdict:
 
     after = await hostengine.connect(command, [engine.tool], settings.address)
     if {uuid: after.gpus.get(uuid) for uuid in ours} != {uuid: engine.gpus[uuid] for uuid in ours}:
-        raise Inconclusive("GPU_MAP_CHANGED", f"hostengine {settings.address} renumbered its GPUs during the diagnostic; run the check again.")
+        raise Inconclusive(
+            "GPU_MAP_CHANGED",
+            f"hostengine {settings.address} renumbered its GPUs during the diagnostic; run the check again.",
+        )
     return judge.judge(document, done.returncode, request)
 
 
@@ -69,7 +74,9 @@ def _refuse_foreign(engine: hostengine.Engine, ours: Sequence[str]) -> None:
         )
 
 
-async def _diagnose(run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float, patience: float) -> Completed:
+async def _diagnose(
+    run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float, patience: float
+) -> Completed:
     """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience`` seconds."""
     argv = hostengine.diag_argv(engine, run.settings.level, ours)
     run.progress(f"running: {' '.join(argv)}")
@@ -80,7 +87,10 @@ async def _diagnose(run: Run[Settings], engine: hostengine.Engine, ours: Sequenc
         if done.returncode not in hostengine.BUSY:
             return done
         if anyio.current_time() + PAUSE > give_up:
-            raise Inconclusive("ENGINE_BUSY", f"hostengine {engine.address} was busy with another diagnostic for {format_duration(patience)}; raise DCGM_QUEUE_TIMEOUT to wait longer.")
+            raise Inconclusive(
+                "ENGINE_BUSY",
+                f"hostengine {engine.address} was busy with another diagnostic for {format_duration(patience)}; raise DCGM_QUEUE_TIMEOUT to wait longer.",
+            )
         if not waiting:
             run.progress(f"the engine is busy with another diagnostic; waiting for up to {format_duration(patience)}")
             waiting = True
@@ -92,7 +102,9 @@ async def _with_progress(run: Run[Settings], argv: Sequence[str], allowed: float
         started = anyio.current_time()
         while True:
             await anyio.sleep(STILL_RUNNING)
-            run.progress(f"still running after {format_duration(round(anyio.current_time() - started))} of at most {format_duration(allowed)}")
+            run.progress(
+                f"still running after {format_duration(round(anyio.current_time() - started))} of at most {format_duration(allowed)}"
+            )
 
     async with anyio.create_task_group() as group:
         group.start_soon(tick)

@@ -63,11 +63,19 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Engin
         if done.returncode != 0 or done.timed_out:
             said = next((line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()), "nothing")
             how = f"no answer within {PATIENCE:g} s" if done.timed_out else f'"{said[:160]}" (exit {done.returncode})'
-            raise Inconclusive("ENGINE_UNREACHABLE", f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?")
+            raise Inconclusive(
+                "ENGINE_UNREACHABLE",
+                f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
+            )
         return Engine(tool, address, versions[0], versions[1], gpus)
     if refused:
-        raise Inconclusive("ENGINE_VERSION", f"hostengine {address} is too old for {', '.join(refused)}; upgrade DCGM on the node or add an older dcgmi to the image.")
-    raise Inconclusive("TOOL_MISSING", f"none of {', '.join(tools)} is on PATH in this image; build it on a base that has dcgmi.")
+        raise Inconclusive(
+            "ENGINE_VERSION",
+            f"hostengine {address} is too old for {', '.join(refused)}; upgrade DCGM on the node or add an older dcgmi to the image.",
+        )
+    raise Inconclusive(
+        "TOOL_MISSING", f"none of {', '.join(tools)} is on PATH in this image; build it on a base that has dcgmi."
+    )
 
 
 def diag_argv(engine: Engine, level: int, uuids: Sequence[str]) -> list[str]:

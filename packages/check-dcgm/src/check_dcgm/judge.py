@@ -46,7 +46,10 @@ class Request:
 def judge(document: Document, status: int, request: Request) -> Verdict:
     """The verdict on ``request.gpus``; never raises."""
     if document.runtime_error is not None:
-        return Verdict.inconclusive("DIAG_NOT_RUN", f"the engine at {request.address} could not run the diagnostic: {summary.short(document.runtime_error)}.")
+        return Verdict.inconclusive(
+            "DIAG_NOT_RUN",
+            f"the engine at {request.address} could not run the diagnostic: {summary.short(document.runtime_error)}.",
+        )
     graded = [g for result in document.results if (g := _grade(result, request, document.version)) is not None]
     findings = _unique(g.finding for g in graded if g.finding is not None)
     clears = _clears(document, request)
@@ -67,10 +70,13 @@ def judge(document: Document, status: int, request: Request) -> Verdict:
     missing = sorted(set(request.gpus.values()) - _passed(document, request))
     if missing:
         return Verdict.inconclusive(
-            "NO_RESULT", f"the engine at {request.address} reported no passed test for {', '.join(missing)}; see the engine's log."
+            "NO_RESULT",
+            f"the engine at {request.address} reported no passed test for {', '.join(missing)}; see the engine's log.",
         )
     if status != 0 and not any(result.problems for result in document.results):
-        return Verdict.inconclusive("UNEXPLAINED_STATUS", f"dcgmi exited {status} but its document names no error; see the engine's log.")
+        return Verdict.inconclusive(
+            "UNEXPLAINED_STATUS", f"dcgmi exited {status} but its document names no error; see the engine's log."
+        )
     return Verdict(Outcome.PASSED, "OK", reasons, findings, clears | {NODE})
 
 
@@ -145,7 +151,9 @@ def _problem(problem: Problem, result: TestResult, subject: Subject, level: int,
             "dcgm_version": version,
         },
     )
-    return _Graded(outcome, name, f"{finding.message} is no verdict about hardware ({summary.short(problem.text)}).", finding)
+    return _Graded(
+        outcome, name, f"{finding.message} is no verdict about hardware ({summary.short(problem.text)}).", finding
+    )
 
 
 def _subject(result: TestResult, request: Request) -> Subject | None:
@@ -181,13 +189,17 @@ def _uuids(result: TestResult, request: Request) -> set[str]:
     """The GPUs of ours that a result covers: DCGM 3 reports its deployment tests for all requested GPUs at once."""
     if result.entity is None:
         return set(request.gpus.values())
-    return {request.gpus[result.entity.id]} if result.entity.kind == "gpu" and result.entity.id in request.gpus else set()
+    return (
+        {request.gpus[result.entity.id]} if result.entity.kind == "gpu" and result.entity.id in request.gpus else set()
+    )
 
 
 def _gpu_fact(status: int, request: Request) -> Verdict:
     code, what, action = _GPU_FACTS[status]
     gpus = ", ".join(sorted(request.gpus.values()))
-    finding = Finding(code, f"{code}: {what}", fatal=True, action=action, metadata={"gpus": gpus, "exit_status": str(status)})
+    finding = Finding(
+        code, f"{code}: {what}", fatal=True, action=action, metadata={"gpus": gpus, "exit_status": str(status)}
+    )
     return Verdict(Outcome.FAILED, code, f"{what}, one of {gpus}; dcgmi exited {status}.", (finding,))
 
 

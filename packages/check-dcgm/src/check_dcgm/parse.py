@@ -70,12 +70,16 @@ def parse(output: str) -> Document:
     documents = [_document(root, body) for found in _objects(output) for root, body in _bodies(found)]
     if not documents:
         seen = " ".join(output.split())[:120]
-        raise Unreadable(f'no diagnostic document in the output; it begins with "{seen}"' if seen else "the output is empty")
+        raise Unreadable(
+            f'no diagnostic document in the output; it begins with "{seen}"' if seen else "the output is empty"
+        )
     if len(documents) == 1:
         return documents[0]
     # --iterations: one document for each; a fault in any of them is a fault.
     errors = [d.runtime_error for d in documents if d.runtime_error]
-    return Document(documents[-1].version, tuple(r for d in documents for r in d.results), errors[0] if errors else None)
+    return Document(
+        documents[-1].version, tuple(r for d in documents for r in d.results), errors[0] if errors else None
+    )
 
 
 def _objects(output: str) -> Iterator[dict[str, Any]]:
@@ -101,7 +105,9 @@ def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
 
 def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
     metadata = next((m for m in (root.get("metadata"), body.get("metadata")) if isinstance(m, dict)), {})
-    version = next((v for v in (body.get("version"), root.get("version"), metadata.get("version")) if isinstance(v, str)), "")
+    version = next(
+        (v for v in (body.get("version"), root.get("version"), metadata.get("version")) if isinstance(v, str)), ""
+    )
     error = body.get("runtime_error")
     results = tuple(
         result

@@ -43,5 +43,7 @@ class Settings:
     def problems(self) -> list[str]:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            return [f'{names.ENV_DCGM_HOSTENGINE}: "{self.address}" is not host:port; set e.g. dcgm-hostengine.nvsentinel.svc:5555.']
+            return [
+                f'{names.ENV_DCGM_HOSTENGINE}: "{self.address}" is not host:port; set e.g. dcgm-hostengine.nvsentinel.svc:5555.'
+            ]
         return []

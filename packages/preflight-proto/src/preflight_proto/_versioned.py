@@ -27,7 +27,9 @@ def decode(kind: str, known: int, type_: type[T], data: bytes | str) -> T:
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ContractError(f"{kind}: not readable ({error}); expected a JSON object with the field v") from None
     if version > known:
-        raise ContractError(f"{kind}: version {version} is newer than {known}, the newest this component knows; upgrade it first")
+        raise ContractError(
+            f"{kind}: version {version} is newer than {known}, the newest this component knows; upgrade it first"
+        )
     try:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

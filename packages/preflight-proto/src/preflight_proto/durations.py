@@ -51,7 +51,11 @@ def format_duration(seconds: float) -> str:
                 return f"{sign}{_decimal(nanos, size)}{unit}"
     hours, rest = divmod(nanos, 3600 * 10**9)
     minutes, rest = divmod(rest, 60 * 10**9)
-    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{_decimal(rest, 10**9)}s" if rest else ""]
+    parts = [
+        f"{hours}h" if hours else "",
+        f"{minutes}m" if minutes else "",
+        f"{_decimal(rest, 10**9)}s" if rest else "",
+    ]
     return sign + "".join(parts)
 
 

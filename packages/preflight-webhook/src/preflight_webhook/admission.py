@@ -1,6 +1,6 @@
 """The page: one pod's way through admission. Every step adds to one :class:`~.decision.Decision`.
 
-    reserved names → devices → checks → injection → patch
+reserved names → devices → checks → injection → patch
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-
 from preflight_proto.names import CHECKS_ANNOTATION, CONTAINER_PREFIX
 
 from . import patch, reserved
@@ -59,7 +58,9 @@ def _judge(pod: Pod, config: Config) -> tuple[Decision, Injection | None]:
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
     if not gpus:
-        return Decision("no-gpu", f"no container requests any of {', '.join(config.gpu_detection.resource_names)}."), None
+        return Decision(
+            "no-gpu", f"no container requests any of {', '.join(config.gpu_detection.resource_names)}."
+        ), None
     asked = (pod.metadata.annotations or {}).get(CHECKS_ANNOTATION)
     try:
         checks, skipped = select(config, asked, network=bool(network))

@@ -71,7 +71,9 @@ class Admission:
         except Exception as error:
             # The API server applies its failurePolicy; the next request must find us alive.
             log.exception("admission failed", extra={"about": {"uid": uid}})
-            await self._refuse(send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid)
+            await self._refuse(
+                send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid
+            )
             return
         self.state.metrics.decided(decision.result, time.perf_counter() - started)
         _tell(self.state.metrics, request, decision)
@@ -79,7 +81,9 @@ class Admission:
 
     async def _refuse(self, send: Send, status: int, message: str, uid: str = "") -> None:
         self.state.metrics.rejected.labels(str(status)).inc()
-        log.warning("request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}})
+        log.warning(
+            "request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}}
+        )
         await _respond(send, status, message.encode() + b"\n", _TEXT)
 
 
@@ -97,7 +101,12 @@ class Plain:
             await _respond(send, 200, b"ok\n", _TEXT)
         elif path == "/readyz":
             ready = self.state.ready and not self.state.stopping
-            await _respond(send, 200 if ready else 503, b"ok\n" if ready else b"stopping\n" if self.state.stopping else b"starting\n", _TEXT)
+            await _respond(
+                send,
+                200 if ready else 503,
+                b"ok\n" if ready else b"stopping\n" if self.state.stopping else b"starting\n",
+                _TEXT,
+            )
         elif path == "/metrics":
             await _respond(send, 200, self.state.metrics.text(), (b"content-type", CONTENT_TYPE.encode()))
         else:
@@ -144,7 +153,12 @@ def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
     level = logging.INFO if decision.result in {"injected", "denied"} else logging.DEBUG
     if not log.isEnabledFor(level):
         return
-    about: dict[str, object] = {"uid": request.uid, "namespace": request.namespace, "result": decision.result, "dry_run": request.dry_run}
+    about: dict[str, object] = {
+        "uid": request.uid,
+        "namespace": request.namespace,
+        "result": decision.result,
+        "dry_run": request.dry_run,
+    }
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
     log.log(level, "%s", decision.message, extra={"about": about})

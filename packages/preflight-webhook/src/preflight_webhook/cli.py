@@ -39,21 +39,37 @@ def main() -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="preflight-webhook", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="preflight-webhook", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="answer the API server's admission reviews")
     serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML; see `schema`)")
-    serve.add_argument("--cert-dir", type=Path, required=True, metavar="DIR", help="folder with tls.crt and tls.key; reloaded when they change")
-    serve.add_argument("--port", type=_port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)")
-    serve.add_argument("--plain-port", type=_port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)")
+    serve.add_argument(
+        "--cert-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder with tls.crt and tls.key; reloaded when they change",
+    )
+    serve.add_argument(
+        "--port", type=_port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)"
+    )
+    serve.add_argument(
+        "--plain-port", type=_port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)"
+    )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
     serve.set_defaults(run=_serve)
 
     explain = commands.add_parser("explain", help="what would be decided about a pod, without a cluster")
-    explain.add_argument("-f", "--file", required=True, metavar="FILE", help="a Pod, Job, Deployment, … as YAML or JSON; - is stdin")
-    explain.add_argument("--config", type=Path, metavar="FILE", help="configuration; without one, dcgm-diag with its defaults")
+    explain.add_argument(
+        "-f", "--file", required=True, metavar="FILE", help="a Pod, Job, Deployment, … as YAML or JSON; - is stdin"
+    )
+    explain.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration; without one, dcgm-diag with its defaults"
+    )
     explain.add_argument("-o", "--output", choices=("text", "json"), default="text", help="%(default)s")
     explain.set_defaults(run=_explain)
 

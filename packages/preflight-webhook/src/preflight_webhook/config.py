@@ -11,7 +11,6 @@ import jsonschema
 import msgspec
 import yaml
 from msgspec import Meta
-
 from preflight_proto import names
 from preflight_proto.durations import parse_duration
 
@@ -55,8 +54,12 @@ class Dcgm(_Section, frozen=True, kw_only=True):
 class Nccl(_Section, frozen=True, kw_only=True):
     """GB/s; unset means the floors table of the check."""
 
-    loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="loopbackThresholdGBps", default=None)
-    allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(name="allreduceThresholdGBps", default=None)
+    loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+        name="loopbackThresholdGBps", default=None
+    )
+    allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+        name="allreduceThresholdGBps", default=None
+    )
 
 
 class GangLabels(_Section, frozen=True, kw_only=True):
@@ -166,7 +169,9 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     if error.validator == "additionalProperties":
         known = sorted(schema.get("properties", {}))
         unknown = sorted(set(instance) - set(known))
-        return " ".join(f"{path + '.' if path else ''}{key}: unknown key; known here are {', '.join(known)}." for key in unknown)
+        return " ".join(
+            f"{path + '.' if path else ''}{key}: unknown key; known here are {', '.join(known)}." for key in unknown
+        )
     if error.validator == "required":
         missing = [key for key in rule_value if key not in instance]
         return " ".join(f"{path + '.' if path else ''}{key}: missing; set it." for key in missing)
@@ -175,7 +180,13 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     if error.validator in {"type", "anyOf"}:
         wanted = rule_value if error.validator == "type" else "a value of the documented kind"
         return f'{where}: "{shown}" ({type(error.instance).__name__}) is not {wanted}; set {wanted}.'
-    rule = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "minLength": "of a length of at least", "maxLength": "of a length of at most"}
+    rule = {
+        "minimum": "at least",
+        "maximum": "at most",
+        "exclusiveMinimum": "more than",
+        "minLength": "of a length of at least",
+        "maxLength": "of a length of at most",
+    }
     if error.validator in rule:
         return f'{where}: "{shown}" is not {rule[error.validator]} {rule_value}; change it.'
     hint = schema.get("description", f"a text matching {rule_value}")
@@ -207,6 +218,8 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
     for i, check in enumerate(listed):
         name = check.get("name")
         if isinstance(name, str) and name in seen:
-            problems.append(f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.')
+            problems.append(
+                f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.'
+            )
         seen.setdefault(name, i)
     return problems

@@ -48,7 +48,9 @@ def effective(spec: Spec, resource: str, of: Callable[[Container, str], Fraction
     return max(together, step)
 
 
-def sidecars(containers: Iterable[Container], resource: str, of: Callable[[Container, str], Fraction] = request_of) -> Fraction:
+def sidecars(
+    containers: Iterable[Container], resource: str, of: Callable[[Container, str], Fraction] = request_of
+) -> Fraction:
     """What the sidecars among ``containers`` hold together: they run beside every later init container."""
     return sum((of(c, resource) for c in containers if is_sidecar(c)), ZERO)
 

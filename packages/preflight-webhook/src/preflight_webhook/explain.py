@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-
 from preflight_proto.durations import format_duration, parse_duration
 from preflight_proto.names import DCGM_DIAG
 
@@ -40,7 +39,9 @@ def pods_in(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where}:{place} is not YAML ({getattr(error, 'problem', None) or error}); mend it there.") from None
+        raise ValueError(
+            f"{where}:{place} is not YAML ({getattr(error, 'problem', None) or error}); mend it there."
+        ) from None
     objects = [item for d in documents for item in (d.get("items", []) if d.get("kind") == "List" else [d])]
     found = 0
     for item in objects:
@@ -59,7 +60,11 @@ def _pod_of(item: dict[str, Any]) -> dict[str, Any] | None:
     path = _TEMPLATES.get(str(item.get("kind")))
     for key in path or ():
         item = item.get(key) or {}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": item.get("metadata") or {}, "spec": item.get("spec")} if path else None
+    return (
+        {"apiVersion": "v1", "kind": "Pod", "metadata": item.get("metadata") or {}, "spec": item.get("spec")}
+        if path
+        else None
+    )
 
 
 def explain(what: str, pod: dict[str, Any], config: Config, form: str) -> str:
@@ -70,7 +75,9 @@ def explain(what: str, pod: dict[str, Any], config: Config, form: str) -> str:
         raise ValueError(f"{what}: {error}.") from None
     delay = sum(_seconds(name, config) for name in decision.checks)
     if form == "json":
-        fields = {name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "warnings", "patch")}
+        fields = {
+            name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "warnings", "patch")
+        }
         fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
         return json.dumps({"object": what, **fields, "worst_case_start_delay_seconds": delay}, indent=2)
     return "\n".join(_lines(what, decision, delay))

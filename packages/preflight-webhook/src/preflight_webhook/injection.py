@@ -55,7 +55,9 @@ class Injection:
     labels: dict[str, str]
 
 
-def inject(spec: Spec, config: Config, checks: Sequence[CheckConfig], gpus: Mapping[str, int], network: Mapping[str, int]) -> Injection:
+def inject(
+    spec: Spec, config: Config, checks: Sequence[CheckConfig], gpus: Mapping[str, int], network: Mapping[str, int]
+) -> Injection:
     """The injection for a pod that carries none of our containers. ``gpus`` and ``network`` are what the scheduler reserves."""
     position = _position(spec.init_containers or [], config.provider_init)
     before = (spec.init_containers or [])[:position]
@@ -71,10 +73,14 @@ def inject(spec: Spec, config: Config, checks: Sequence[CheckConfig], gpus: Mapp
 
 def _position(init: Sequence[Container], provider_globs: Sequence[str]) -> int:
     """Behind the last of the provider's own init containers, such as a network plugin's daemon that NCCL needs."""
-    return max((i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0)
+    return max(
+        (i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0
+    )
 
 
-def _resources(spec: Spec, before: Sequence[Container], config: Config, devices: Mapping[str, int]) -> dict[str, dict[str, str]]:
+def _resources(
+    spec: Spec, before: Sequence[Container], config: Config, devices: Mapping[str, int]
+) -> dict[str, dict[str, str]]:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for name, reserved in devices.items():
@@ -95,7 +101,9 @@ def _resources(spec: Spec, before: Sequence[Container], config: Config, devices:
     return {"requests": requests, "limits": limits} if requests else {"limits": limits}
 
 
-def _compute(spec: Spec, before: Sequence[Container], everyone: Sequence[Container], name: str, *, guaranteed: bool) -> tuple[Fraction, Fraction]:
+def _compute(
+    spec: Spec, before: Sequence[Container], everyone: Sequence[Container], name: str, *, guaranteed: bool
+) -> tuple[Fraction, Fraction]:
     """(request, limit) of CPU or memory within the pod's room; 0 means unset."""
     request = effective(spec, name) - sidecars(before, name)
     limit = Fraction(0)
@@ -157,7 +165,9 @@ def _env(check: CheckConfig, config: Config, expected: int) -> list[dict[str, An
         values[names.ENV_LOOPBACK_THRESHOLD] = f"{config.nccl.loopback_threshold_g_bps:g}"
     values |= {var.name: var.value for var in check.env}
     fields = [
-        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _FIELDS if name not in values
+        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+        for name, path in _FIELDS
+        if name not in values
     ]
     return [*fields, *({"name": name, "value": value} for name, value in values.items() if value)]
 
@@ -174,6 +184,15 @@ def _volumes(config: Config) -> list[dict[str, Any]]:
         {"name": names.SERVICE_ACCOUNT_VOLUME, "emptyDir": {}},
     ]
     if connector.auth.enabled:
-        token = {"audience": connector.auth.audience, "expirationSeconds": connector.auth.expiration_seconds, "path": "token"}
-        volumes.append({"name": names.TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o644}})
+        token = {
+            "audience": connector.auth.audience,
+            "expirationSeconds": connector.auth.expiration_seconds,
+            "path": "token",
+        }
+        volumes.append(
+            {
+                "name": names.TOKEN_VOLUME,
+                "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o644},
+            }
+        )
     return volumes

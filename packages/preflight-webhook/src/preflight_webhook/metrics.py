@@ -22,18 +22,31 @@ class Metrics:
             "preflight_injection", "Admission reviews by what was decided.", ["result"], registry=self.registry
         )
         self.skips = Counter(
-            "preflight_check_skipped", "Checks that were not injected, by reason.", ["check", "reason"], registry=self.registry
+            "preflight_check_skipped",
+            "Checks that were not injected, by reason.",
+            ["check", "reason"],
+            registry=self.registry,
         )
         self.rejected = Counter(
-            "preflight_webhook_bad_requests", "Requests that were no admission review, by status.", ["status"], registry=self.registry
+            "preflight_webhook_bad_requests",
+            "Requests that were no admission review, by status.",
+            ["status"],
+            registry=self.registry,
         )
         self.latency = Histogram(
-            "preflight_webhook_latency_seconds", "Time from a whole request to its answer.", buckets=_BUCKETS, registry=self.registry
+            "preflight_webhook_latency_seconds",
+            "Time from a whole request to its answer.",
+            buckets=_BUCKETS,
+            registry=self.registry,
         )
         self.certificate_expiry = Gauge(
-            "preflight_webhook_certificate_expiry_timestamp_seconds", "When the serving certificate ends.", registry=self.registry
+            "preflight_webhook_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends.",
+            registry=self.registry,
         )
-        self._results = {r: self.injections.labels(r) for r in ("injected", "unchanged", "no-gpu", "no-checks", "windows", "denied")}
+        self._results = {
+            r: self.injections.labels(r) for r in ("injected", "unchanged", "no-gpu", "no-checks", "windows", "denied")
+        }
 
     def decided(self, result: str, seconds: float) -> None:
         self._results[result].inc()

@@ -35,7 +35,12 @@ def fresh(pod: Pod, injection: Injection) -> list[Operation]:
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
     """The patch between two whole pods that differ in init containers, volumes, labels and annotations at most."""
     patch: list[Operation] = []
-    for section, key in (("spec", "initContainers"), ("spec", "volumes"), ("metadata", "labels"), ("metadata", "annotations")):
+    for section, key in (
+        ("spec", "initContainers"),
+        ("spec", "volumes"),
+        ("metadata", "labels"),
+        ("metadata", "annotations"),
+    ):
         old, new = (now.get(section) or {}).get(key), (wanted.get(section) or {}).get(key)
         if old == new or (not old and not new):
             continue

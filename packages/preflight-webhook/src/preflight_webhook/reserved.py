@@ -28,7 +28,10 @@ def misuse(pod: Pod) -> str | None:
     for container in pod.spec.containers:
         if container.name.startswith(CONTAINER_PREFIX):
             return f'spec.containers: the name "{container.name}" is reserved for preflight checks ("{CONTAINER_PREFIX}…"); rename the container.'
-    for section, containers in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers or [])):
+    for section, containers in (
+        ("containers", pod.spec.containers),
+        ("initContainers", pod.spec.init_containers or []),
+    ):
         for container in containers:
             if container.name.startswith(CONTAINER_PREFIX):
                 continue

@@ -33,7 +33,9 @@ def decode_review(body: bytes) -> Request:
         raise BadReview(f"the body is a {review.api_version} {review.kind}, expected {API_VERSION} AdmissionReview")
     if review.request.kind.kind != "Pod" or review.request.kind.group:
         kind = "/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part)
-        raise BadReview(f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration")
+        raise BadReview(
+            f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration"
+        )
     return review.request
 
 

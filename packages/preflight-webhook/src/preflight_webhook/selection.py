@@ -32,9 +32,13 @@ def select(config: Config, asked: str | None, *, network: bool) -> tuple[list[Ch
     chosen = []
     for check in wanted:
         if check.name == NCCL_ALLREDUCE:
-            skipped.append(Skip(check.name, "no-gang", "the pod belongs to no gang that is known here; a fabric test needs one"))
+            skipped.append(
+                Skip(check.name, "no-gang", "the pod belongs to no gang that is known here; a fabric test needs one")
+            )
         elif check.name in NCCL and config.skip_nccl_without_network and not network:
-            skipped.append(Skip(check.name, "no-network", "the pod requests no network device, and skipNcclWithoutNetwork is set"))
+            skipped.append(
+                Skip(check.name, "no-network", "the pod requests no network device, and skipNcclWithoutNetwork is set")
+            )
         else:
             chosen.append(check)
     return chosen, skipped
@@ -48,7 +52,9 @@ def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig]
     if unknown or repeated:
         what = [f"unknown: {', '.join(unknown)}"] if unknown else []
         what += [f"more than once: {', '.join(repeated)}"] if repeated else []
-        raise Refused(f'annotation {CHECKS_ANNOTATION}: "{asked}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.')
+        raise Refused(
+            f'annotation {CHECKS_ANNOTATION}: "{asked}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.'
+        )
     required = [check for check in checks if is_required(check) and check.name not in names]
     left_out = [check for check in checks if not is_required(check) and check.name not in names]
     skips = [Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out]

@@ -65,7 +65,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise PortTaken(f"{host}:{port} cannot be listened on ({error.strerror}); stop what listens there, or choose another port") from None
+        raise PortTaken(
+            f"{host}:{port} cannot be listened on ({error.strerror}); stop what listens there, or choose another port"
+        ) from None
     return listener
 
 
@@ -82,7 +84,9 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
-    admission = _Server(uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common))
+    admission = _Server(
+        uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
+    )
     plain = _Server(uvicorn.Config(Plain(state), **common))
     state.metrics.certificate_expiry.set(certificate.expires)
 
@@ -108,14 +112,23 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     admission_task = asyncio.create_task(admission.serve(sockets=sockets[:1]))
-    tasks = [admission_task, asyncio.create_task(plain.serve(sockets=sockets[1:])), asyncio.create_task(plain_after_admission())]
+    tasks = [
+        admission_task,
+        asyncio.create_task(plain.serve(sockets=sockets[1:])),
+        asyncio.create_task(plain_after_admission()),
+    ]
     watcher = asyncio.create_task(watch_certificate())
     while not (admission.started and plain.started) and not admission_task.done():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # noqa: ASYNC110 (uvicorn says that it has started by a flag only)
     state.ready = True
     ports = [s.getsockname()[1] for s in sockets]
     checks = ", ".join(check.name for check in state.config.checks) or "no check"
-    log.info("serving admission on port %d and health and metrics on port %d; injecting %s", *ports, checks, extra={"about": {"ports": ports}})
+    log.info(
+        "serving admission on port %d and health and metrics on port %d; injecting %s",
+        *ports,
+        checks,
+        extra={"about": {"ports": ports}},
+    )
     try:
         await asyncio.gather(*tasks)
     finally:

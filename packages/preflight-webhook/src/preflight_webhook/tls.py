@@ -62,7 +62,9 @@ class Certificate:
         try:
             return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in (self.folder / CERT, self.folder / KEY))
         except OSError as error:
-            raise CertificateError(f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there") from None
+            raise CertificateError(
+                f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there"
+            ) from None
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,5 +73,7 @@ class Certificate:
         try:
             context.load_cert_chain(self.folder / CERT, self.folder / KEY)
         except (OSError, ssl.SSLError) as error:
-            raise CertificateError(f"{self.folder / CERT} and {KEY} are no matching pair ({error.strerror or error}); write both anew") from None
+            raise CertificateError(
+                f"{self.folder / CERT} and {KEY} are no matching pair ({error.strerror or error}); write both anew"
+            ) from None
         return context

@@ -62,7 +62,9 @@ async def run(
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
         raise ToolMissing(argv[0])
     start = anyio.current_time()
-    process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environ, start_new_session=True)
+    process = await anyio.open_process(
+        argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environ, start_new_session=True
+    )
     outputs: dict[str, bytes] = {}
     truncated = timed_out = False
 

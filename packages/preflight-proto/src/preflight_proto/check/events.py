@@ -50,7 +50,16 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     - none for a skipped or misconfigured run: it has seen nothing.
     """
 
-    def event(subject: Subject, *, healthy: bool, fatal: bool, message: str, action: Action, code: str, metadata: Mapping[str, str]) -> Event:
+    def event(
+        subject: Subject,
+        *,
+        healthy: bool,
+        fatal: bool,
+        message: str,
+        action: Action,
+        code: str,
+        metadata: Mapping[str, str],
+    ) -> Event:
         return Event(
             agent=container_name(check),
             component=component,
@@ -78,7 +87,16 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
             ),
         )
     raised = [
-        event(f.subject, healthy=False, fatal=f.fatal, message=f.message, action=f.action, code=f.code, metadata=f.metadata) for f in findings
+        event(
+            f.subject,
+            healthy=False,
+            fatal=f.fatal,
+            message=f.message,
+            action=f.action,
+            code=f.code,
+            metadata=f.metadata,
+        )
+        for f in findings
     ]
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return raised

@@ -39,7 +39,9 @@ class GpusUnavailable(Exception):
         self.code, self.reason = code, reason
 
 
-async def find(command: Callable[[Sequence[str], float], Awaitable[Completed]], expected: int | None) -> tuple[Gpu, ...]:
+async def find(
+    command: Callable[[Sequence[str], float], Awaitable[Completed]], expected: int | None
+) -> tuple[Gpu, ...]:
     """The container's GPUs by index.
 
     Raises :class:`GpusUnavailable`: ``NO_GPU`` when neither way finds one, ``GPU_COUNT`` when there are not ``expected``.
@@ -55,7 +57,8 @@ async def find(command: Callable[[Sequence[str], float], Awaitable[Completed]], 
         raise GpusUnavailable("NO_GPU", "the driver lists no GPU in this container; does the container request any?")
     if expected is not None and len(gpus) != expected:
         raise GpusUnavailable(
-            "GPU_COUNT", f"the pod was given {expected} GPU(s) but the driver lists {len(gpus)}: {', '.join(g.uuid for g in gpus)}"
+            "GPU_COUNT",
+            f"the pod was given {expected} GPU(s) but the driver lists {len(gpus)}: {', '.join(g.uuid for g in gpus)}",
         )
     return gpus
 

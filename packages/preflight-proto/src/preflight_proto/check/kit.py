@@ -32,12 +32,20 @@ class KitSettings:
         help="the node that events are about",
     )
     pod_name: str = setting(
-        names.ENV_POD_NAME, text("a pod name", "the pod's name (metadata.name)"), default="", help="for log lines and metadata"
+        names.ENV_POD_NAME,
+        text("a pod name", "the pod's name (metadata.name)"),
+        default="",
+        help="for log lines and metadata",
     )
     pod_uid: str = setting(
-        names.ENV_POD_UID, text("a uid", "the pod's uid (metadata.uid)"), default="", help="a roster for another uid is ignored"
+        names.ENV_POD_UID,
+        text("a uid", "the pod's uid (metadata.uid)"),
+        default="",
+        help="a roster for another uid is ignored",
     )
-    pod_ip: str = setting(names.ENV_POD_IP, text("an address", "the pod's IP (status.podIP)"), default="", help="for the rendezvous")
+    pod_ip: str = setting(
+        names.ENV_POD_IP, text("an address", "the pod's IP (status.podIP)"), default="", help="for the rendezvous"
+    )
     expected_gpus: int | None = setting(
         names.ENV_EXPECTED_GPUS,
         whole_number(0),
@@ -45,7 +53,10 @@ class KitSettings:
         help="how many GPUs the pod was given; a different number seen is inconclusive",
     )
     check_timeout: float | None = setting(
-        names.ENV_CHECK_TIMEOUT, duration(least=1), default=None, help="how long the check may take; the default depends on the check"
+        names.ENV_CHECK_TIMEOUT,
+        duration(least=1),
+        default=None,
+        help="how long the check may take; the default depends on the check",
     )
     strategy: str = setting(
         names.ENV_PROCESSING_STRATEGY,

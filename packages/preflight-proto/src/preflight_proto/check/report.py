@@ -56,7 +56,9 @@ def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> 
     )
 
 
-async def send(events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET) -> str | None:
+async def send(
+    events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
+) -> str | None:
     """Send ``events`` in one batch; None when they were taken, else one sentence that says why not.
 
     A refusal for good (a malformed or foreign batch) is not tried again; anything else is, until the budget is spent.
@@ -103,8 +105,9 @@ async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> 
     channel = Channel(path=path)
     final = {Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED}
     try:
+        # Not grpclib's own timeout: it cancels this task without taking that back, and anyio's scopes then end the whole run.
         with anyio.fail_after(ATTEMPT):
-            await PlatformConnectorStub(channel).health_event_occurred_v_1(message, timeout=ATTEMPT, metadata=metadata)
+            await PlatformConnectorStub(channel).health_event_occurred_v_1(message, metadata=metadata)
     except GRPCError as error:
         return error.status in final, f"refused with {error.status.name} ({error.message})"
     except TimeoutError:

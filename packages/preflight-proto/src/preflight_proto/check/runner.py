@@ -122,7 +122,10 @@ def run_main(check: Check[Any]) -> NoReturn:
         print(help_text(check))
         sys.exit(EXIT_PASSED)
     if len(sys.argv) > 1:
-        print(f"preflight-{check.name}: takes no arguments, found {sys.argv[1]!r}; it is set by variables, see --help", file=sys.stderr)
+        print(
+            f"preflight-{check.name}: takes no arguments, found {sys.argv[1]!r}; it is set by variables, see --help",
+            file=sys.stderr,
+        )
         sys.exit(EXIT_MISCONFIGURED)
     status = anyio.run(conduct, check, dict(os.environ))
     # Interpreter shutdown would join threads that hang in a driver call: everything is written, so leave at once.
@@ -140,7 +143,9 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
         verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(error.problems))
         for problem in error.problems:
             _line(f"misconfigured: {problem}")
-        _write_result(check, verdict, environ.get("PREFLIGHT_RESULT_PATH", ""), gated=True, seconds=time.monotonic() - started)
+        _write_result(
+            check, verdict, environ.get("PREFLIGHT_RESULT_PATH", ""), gated=True, seconds=time.monotonic() - started
+        )
         _line(f"{check.name}: misconfigured, {len(error.problems)} problem(s) above; exit {EXIT_MISCONFIGURED}")
         return EXIT_MISCONFIGURED
     run = Run(check, settings, kit, _line)
@@ -213,7 +218,9 @@ def _by_exception(error: Exception) -> Verdict:
     if isinstance(error, Inconclusive):
         return Verdict.inconclusive(error.code, error.reason)
     if isinstance(error, child.ToolMissing):
-        return Verdict.inconclusive("TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it.")
+        return Verdict.inconclusive(
+            "TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it."
+        )
     if os.environ.get("PREFLIGHT_LOG") == "debug":
         traceback.print_exception(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
@@ -247,7 +254,12 @@ def _line(text: str) -> None:
 
 def help_text(check: Check[Any]) -> str:
     """The manual of a check: every variable, its default, and the exit codes."""
-    lines = [f"preflight-{check.name}: {check.about or 'a preflight check'}", "", "Runs as an init container and takes no arguments. Variables:", ""]
+    lines = [
+        f"preflight-{check.name}: {check.about or 'a preflight check'}",
+        "",
+        "Runs as an init container and takes no arguments. Variables:",
+        "",
+    ]
     for env, meaning, default in [*manual(check.settings), *manual(KitSettings)]:
         lines += [f"  {env}", f"      {meaning}; default: {default}"]
     inconclusive = f"inconclusive (could not judge) exits 1 under ON_INCONCLUSIVE=block and 0 under allow; here {check.on_inconclusive}"

@@ -92,7 +92,9 @@ def read(cls: type[S], environ: Mapping[str, str]) -> S:
             values[name] = spec.parser.parse(raw)
         except ValueError:
             otherwise = "" if spec.default is _REQUIRED else f", or remove it to use {_default(spec)}"
-            problems.append(f'{spec.env}: "{_short(raw)}" is not {spec.parser.is_not}; set {spec.parser.set_}{otherwise}.')
+            problems.append(
+                f'{spec.env}: "{_short(raw)}" is not {spec.parser.is_not}; set {spec.parser.set_}{otherwise}.'
+            )
     if problems:
         raise SettingsError(problems)
     instance = cls(**values)
@@ -105,7 +107,11 @@ def read(cls: type[S], environ: Mapping[str, str]) -> S:
 def manual(cls: type[Any]) -> list[tuple[str, str, str]]:
     """(variable, what it means and takes, default) for each setting, in the order of the class."""
     return [
-        (spec.env, f"{spec.help or 'see the README'} ({spec.parser.set_})", "required" if spec.default is _REQUIRED else _default(spec))
+        (
+            spec.env,
+            f"{spec.help or 'see the README'} ({spec.parser.set_})",
+            "required" if spec.default is _REQUIRED else _default(spec),
+        )
         for _, spec in _settings(cls)
     ]
 

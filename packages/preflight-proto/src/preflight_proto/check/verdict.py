@@ -50,7 +50,9 @@ class Subject:
 
     def __post_init__(self) -> None:
         if bool(self.test) != (self.gpu_uuid is not None):
-            raise ValueError(f"a subject has both a test and a GPU, or neither; got {self.test!r} and {self.gpu_uuid!r}")
+            raise ValueError(
+                f"a subject has both a test and a GPU, or neither; got {self.test!r} and {self.gpu_uuid!r}"
+            )
 
 
 NODE = Subject()

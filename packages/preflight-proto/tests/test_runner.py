@@ -1,0 +1,172 @@
+"""The kit as a process: outcomes, exit statuses, signals, output; with a stranger's check."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from preflight_proto.check.testing import CheckRun, FakeConnector, environment, run_check
+from preflight_proto.result import from_termination
+
+STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
+
+
+def run(connector: FakeConnector, folder: Path, **variables: str) -> CheckRun:
+    ran = run_check(STRANGER, connector, folder, variables, check="tmp-space")
+    assert "Traceback" not in ran.stderr
+    return ran
+
+
+def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path)
+    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "passed", True)
+    assert ran.lines[-1].startswith("tmp-space: passed OK: /tmp has")
+    [event] = connector.events
+    assert (event.is_healthy, event.check_name, event.entities_impacted) == (True, "TmpSpace", [])
+
+
+def test_a_failing_check_exits_1_and_reports_in_one_batch(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, LEAST_GIB="1000000")
+    assert (ran.exit_code, ran.result.code) == (1, "TMP_FULL")
+    [batch] = connector.batches
+    [event] = batch.events
+    assert (event.agent, event.node_name, event.metadata["pod"]) == ("preflight-tmp-space", "node-a", "pod-a")
+
+
+def test_observe_measures_reports_store_only_and_lets_the_pod_start(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, LEAST_GIB="1000000", GATE="observe")
+    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "failed", False)
+    assert connector.events[0].processing_strategy.name == "STORE_ONLY"
+
+
+def test_the_strategy_is_passed_on_and_changes_no_exit_status(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE")
+    assert ran.exit_code == 1
+    assert connector.events[0].processing_strategy.name == "STORE_AND_ANALYSE"
+
+
+def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    ran = run(connector, tmp_path, LEAST_GIB="many", GATE="maybe", NODE_NAME="")
+    assert (ran.exit_code, ran.result.outcome) == (2, "misconfigured")
+    assert [line.split(":")[1].strip() for line in ran.lines[:-1]] == ["LEAST_GIB", "NODE_NAME", "GATE"]
+    assert connector.attempts == 0
+
+
+@pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("block", 1), ("allow", 0)])
+def test_an_unexpected_exception_is_inconclusive(
+    connector: FakeConnector, tmp_path: Path, on_inconclusive: str, exit_code: int
+) -> None:
+    ran = run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE=on_inconclusive)
+    assert (ran.exit_code, ran.result.code) == (exit_code, "INTERNAL_ERROR")
+    assert "unexpected KeyError at stranger.py" in ran.lines[-1]
+    [event] = connector.events
+    assert not event.is_fatal
+
+
+def test_a_missing_tool_is_inconclusive_and_named(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, GO="missing")
+    assert ran.result.code == "TOOL_MISSING"
+    assert "no-such-tool is not on PATH" in ran.lines[-1]
+
+
+def test_a_spent_deadline_is_inconclusive_and_leaves_no_process(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, GO="hang", CHECK_TIMEOUT="1s", PID_FILE=str(tmp_path / "pid"))
+    assert (ran.exit_code, ran.result.code) == (1, "CHECK_TIMEOUT")
+    assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_sigterm_is_inconclusive_reported_and_leaves_no_process(connector: FakeConnector, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    process = subprocess.Popen(
+        STRANGER,
+        env=environment(connector, tmp_path, {"GO": "hang", "PID_FILE": str(pid_file)}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "hanging\n"
+    while not pid_file.exists() or not pid_file.read_text().strip():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    last = process.stdout.read().splitlines()[-1]
+    process.stdout.close()
+    assert process.wait() == 1
+    assert "inconclusive TERMINATED" in last
+    assert from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 1).code == "TERMINATED"
+    assert [e.error_code for e in connector.events] == [["TERMINATED"]]
+    assert_gone(int(pid_file.read_text()))
+
+
+def test_output_is_bounded(connector: FakeConnector, tmp_path: Path) -> None:
+    assert "kept 1000 truncated True" in run(connector, tmp_path, GO="flood").lines
+
+
+def test_without_any_gpu_the_run_is_inconclusive(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, GO="gpus", PATH="/usr/bin:/bin")
+    assert ran.result.code == "NO_GPU"
+
+
+@pytest.mark.parametrize(("expected", "code"), [("2", "OK"), ("3", "GPU_COUNT")])
+def test_gpus_are_found_by_nvidia_smi_and_counted(
+    connector: FakeConnector, tmp_path: Path, expected: str, code: str
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho '0, GPU-a, NVIDIA H100, 00000000:1B:00.0'\necho '1, GPU-b, NVIDIA H100, 00000000:2B:00.0'\n"
+    )
+    smi.chmod(0o755)
+    ran = run(connector, tmp_path, GO="gpus", PATH=f"{tmp_path}:/usr/bin:/bin", EXPECTED_GPUS=expected)
+    assert ran.result.code == code
+
+
+def test_a_hanging_connector_changes_no_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+    connector.mode = "hang"
+    ran = run(connector, tmp_path)
+    assert (ran.exit_code, ran.result.outcome) == (0, "passed")
+    assert any("the verdict stands" in line for line in ran.lines)
+
+
+def test_an_unwritable_result_changes_no_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+    ran = run(connector, tmp_path, PREFLIGHT_RESULT_PATH="/nowhere/log")
+    assert ran.exit_code == 0
+    assert any("/nowhere/log cannot be written" in line for line in ran.lines)
+
+
+def test_help_is_a_manual() -> None:
+    done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
+    for word in (
+        "LEAST_GIB",
+        "free space that /tmp must have",
+        "PLATFORM_CONNECTOR_SOCKET",
+        "CHECK_TIMEOUT",
+        "Exit status",
+    ):
+        assert word in done.stdout
+
+
+def test_arguments_are_refused() -> None:
+    done = subprocess.run([*STRANGER, "--level=2"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "takes no arguments" in done.stderr
+
+
+def assert_gone(pid: int) -> None:
+    """The process ends (a killed one may wait for its reaper as a zombie)."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail(f"process {pid} lives on")
