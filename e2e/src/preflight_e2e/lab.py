@@ -53,7 +53,7 @@ class Lab:
     """What scenarios need of a cluster. Every object that it makes is removed by :meth:`close`."""
 
     def __init__(self, kubeconfig: Path, say: Callable[[str], None]) -> None:
-        config.load_kube_config(str(kubeconfig))
+        config.load_kube_config(str(kubeconfig))  # type: ignore[no-untyped-call]
         self.api: Any = client.CoreV1Api()
         self.apps: Any = client.AppsV1Api()
         self.say = say
@@ -68,7 +68,7 @@ class Lab:
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
         for document in documents:
             try:
-                utils.create_from_dict(client.ApiClient(), document)
+                utils.create_from_dict(client.ApiClient(), document)  # type: ignore[no-untyped-call]
             except utils.FailToCreateError as error:
                 if any(e.status != 409 for e in error.api_exceptions):
                     raise
@@ -80,7 +80,7 @@ class Lab:
             self.configure(node, {}, wait=False)
         for node in self.nodes:
             self.configured(node)
-            until(f"{node} advertises {GPUS} GPUs", lambda n=node: self._gpus(n) == GPUS)
+        until(f"every node advertises {GPUS} GPUs", lambda: all(self._gpus(node) == GPUS for node in self.nodes))
 
     def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
         """Make ``node`` what ``changes`` say of it; returns when its fakes have taken it over."""

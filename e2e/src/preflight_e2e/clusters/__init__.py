@@ -15,7 +15,8 @@ __all__ = ["Cluster", "ClusterError", "cluster"]
 class Cluster(Protocol):
     """A cluster with an admin's kubeconfig, and a way to bring an image archive to its nodes."""
 
-    kubeconfig: Path
+    @property
+    def kubeconfig(self) -> Path: ...
 
     def load(self, archive: Path) -> None: ...
 

@@ -5,6 +5,7 @@ The table itself is ``errors.toml``.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -92,7 +93,7 @@ def canonical_test(name: str) -> str:
     words = " ".join(name.replace("_", " ").lower().split())
     if words in _TESTS:
         return _TESTS[words]
-    return "".join(part.capitalize() for part in words.replace("/", " ").split() if part.isalnum()) or "Unnamed"
+    return "".join(part.capitalize() for part in re.findall(r"[a-z0-9]+", words)) or "Unnamed"
 
 
 def action_for(test: str) -> Action:

@@ -126,6 +126,8 @@ def _results(test: dict[str, Any]) -> Iterator[TestResult]:
         by_entity: dict[Entity | None, list[Problem]] = {entity: []}
         for item, problem in problems:
             by_entity.setdefault(_entity(item) or entity, []).append(problem)
+        if len(by_entity) > 1 and not by_entity[entity]:
+            del by_entity[entity]  # everything that the row has to say is about the entities that its items name
         for about, found in by_entity.items():
             # A result that speaks of all GPUs at once (3.x deployment) names the GPU in the item itself.
             status = _status(raw.get("status")) if about == entity else "fail"

@@ -118,8 +118,8 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         asyncio.create_task(plain_after_admission()),
     ]
     watcher = asyncio.create_task(watch_certificate())
-    while not (admission.started and plain.started) and not admission_task.done():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 (uvicorn says that it has started by a flag only)
+    while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
+        await asyncio.sleep(0.01)
     state.ready = True
     ports = [s.getsockname()[1] for s in sockets]
     checks = ", ".join(check.name for check in state.config.checks) or "no check"

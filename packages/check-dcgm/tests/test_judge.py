@@ -1,0 +1,238 @@
+"""Documents in, verdicts out: what is a fault, whose it is, and what is no verdict about hardware at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from check_dcgm.catalogue import canonical_test, known
+from check_dcgm.judge import Request, by_exit_status, judge
+from check_dcgm.parse import Unreadable, parse
+from documents import fault, v3, v4
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_proto.check import NODE, Action, Outcome, Subject, Verdict
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+REQUEST = Request(2, {3: A, 5: B}, "node:5555")
+
+
+def verdict(output: str, status: int = 0) -> Verdict:
+    return judge(parse(output), status, REQUEST)
+
+
+def test_a_pass_of_every_gpu_passes_and_clears_each_test_and_the_node() -> None:
+    found = verdict(v4({"memory": {3: [], 5: []}, "pcie": {3: [], 5: []}}))
+    assert (found.outcome, found.code, found.findings) == (Outcome.PASSED, "OK", ())
+    assert found.clears == {NODE, *(Subject(test, gpu) for test in ("Memory", "Pcie") for gpu in (A, B))}
+
+
+def test_faulty_memory_is_fatal_for_that_gpu_alone() -> None:
+    found = verdict(v4({"memory": {3: [], 5: [fault()]}, "pcie": {3: [], 5: []}}), 205)
+    [finding] = found.findings
+    assert (found.outcome, found.code, found.subject) == (Outcome.FAILED, "DCGM_FR_FAULTY_MEMORY", B)
+    assert (finding.subject, finding.fatal, finding.action) == (Subject("Memory", B), True, Action.CONTACT_SUPPORT)
+    assert Subject("Memory", A) in found.clears
+    assert Subject("Memory", B) not in found.clears
+
+
+def test_dcgm_3_and_4_raise_the_same_identity() -> None:
+    new = verdict(v4({"memory": {3: [fault()], 5: []}}), 205).findings[0]
+    old = verdict(v3({"GPU Memory": {3: [fault()], 5: []}}), 205).findings[0]
+    assert (new.code, new.subject, new.message) == (old.code, old.subject, old.message)
+
+
+def test_documents_without_severities_are_judged_by_the_table() -> None:
+    found = verdict(v3({"GPU Memory": {3: [fault(severity=None, category=None)], 5: []}}, version="3.1.8"), 205)
+    assert found.findings[0].fatal
+
+
+def test_a_message_is_the_same_whatever_was_measured() -> None:
+    one = verdict(v4({"memory": {3: [fault(text="14 errors; at 0x1")], 5: []}})).findings[0]
+    other = verdict(v4({"memory": {3: [fault(text="99 errors")], 5: []}})).findings[0]
+    assert one.message == other.message
+    assert ";" not in one.message
+    assert one.metadata["detail"] != other.metadata["detail"]
+
+
+def test_a_warning_that_prints_as_fail_passes_with_an_event() -> None:
+    found = verdict(v4({"software": {3: [fault(29, 5, 3)], 5: []}, "memory": {3: [], 5: []}}), 226)
+    [finding] = found.findings
+    assert (found.outcome, finding.fatal, finding.action) == (Outcome.PASSED, False, Action.NONE)
+
+
+def test_the_deployment_quirk_of_dcgm_3_names_the_gpu_in_the_warning() -> None:
+    found = verdict(v3({"Persistence Mode": {3: [fault(29)], 5: []}, "GPU Memory": {3: [], 5: []}}), 226)
+    assert [f.subject for f in found.findings] == [Subject("Software", A)]
+
+
+def test_another_pods_gpu_is_not_our_business() -> None:
+    found = verdict(v4({"memory": {3: [], 5: [], 0: [fault()]}}), 205)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, ())
+
+
+@pytest.mark.parametrize("category", [9, 10, 11, 12, 13, 15])
+def test_triage_of_hardware_is_fatal(category: int) -> None:
+    assert verdict(v4({"pcie": {3: [fault(30, 4, category)], 5: []}})).findings[0].fatal
+
+
+@pytest.mark.parametrize("category", [1, 2, 5, 6, 7, 14])
+def test_other_triage_fails_without_being_fatal(category: int) -> None:
+    found = verdict(v4({"pcie": {3: [fault(101, 4, category)], 5: []}}))
+    assert (found.outcome, found.findings[0].fatal) == (Outcome.FAILED, False)
+
+
+@pytest.mark.parametrize("severity", [2, 4, 6])
+@pytest.mark.parametrize("category", [3, 4, 8, 16])
+def test_trouble_of_the_environment_is_never_fatal(category: int, severity: int) -> None:
+    found = verdict(v4({"software": {3: [fault(900, severity, category)], 5: []}}))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert not any(f.fatal for f in found.findings)
+
+
+def test_a_stress_fault_is_for_the_eud() -> None:
+    assert verdict(v4({"targeted_stress": {3: [fault(101, 2, 15)], 5: []}})).findings[0].action is Action.RUN_DCGMEUD
+
+
+def test_an_error_without_severity_and_not_in_the_table_is_inconclusive() -> None:
+    found = verdict(v4({"memory": {3: [fault(999, None, None)], 5: []}}), 226)
+    assert found.outcome is Outcome.INCONCLUSIVE
+
+
+def test_an_error_about_no_gpu_is_about_the_node() -> None:
+    found = verdict(
+        v4({"memory": {3: [], 5: []}}).replace(
+            '"test_summary": {"status": "Pass"}',
+            '"test_summary": {"status": "Fail", "warnings": [{"warning": "x", "error_id": 120, "error_severity": 2, "error_category": 15}]}',
+        )
+    )
+    assert [f.subject for f in found.findings] == [NODE]
+
+
+@pytest.mark.parametrize("status", [203, 217, 222, 235, 244, 245, 190, 242, 255, -9])
+def test_infrastructure_is_no_verdict_about_hardware(status: int) -> None:
+    found = by_exit_status(status, REQUEST, "said")
+    assert found.outcome is Outcome.INCONCLUSIVE
+    passing = v4({"memory": {3: [], 5: []}})
+    assert verdict(passing, status).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("status", "code"), [(237, "DCGM_ST_RESET_REQUIRED"), (238, "DCGM_ST_GPU_IS_LOST")])
+def test_a_lost_gpu_is_a_fact_about_hardware(status: int, code: str) -> None:
+    found = by_exit_status(status, REQUEST, "")
+    assert (found.outcome, found.code, found.findings[0].fatal) == (Outcome.FAILED, code, True)
+
+
+def test_a_runtime_error_is_inconclusive_although_it_exits_226() -> None:
+    found = verdict(json.dumps({"DCGM Diagnostic": {"runtime_error": "no nvvs"}}), 226)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DIAG_NOT_RUN")
+
+
+@pytest.mark.parametrize("output", [v4({}), v4({"memory": {3: []}}), v4({"memory": {3: [], 5: []}}, skip=(5,))])
+def test_a_pass_needs_a_pass_of_every_gpu(output: str) -> None:
+    found = verdict(output)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NO_RESULT")
+    assert B in found.reason
+
+
+def test_a_fail_without_an_error_is_not_believed_either_way() -> None:
+    found = verdict(v4({"memory": {3: [], 5: []}}).replace('"Pass"', '"Fail"', 1), 226)
+    assert found.code == "UNEXPLAINED_FAIL"
+
+
+def test_the_document_is_found_among_other_lines() -> None:
+    assert verdict('Warning: {x}\n{"a": 1}\n' + v4({"memory": {3: [], 5: []}}) + "\nbye").outcome is Outcome.PASSED
+
+
+def test_iterations_are_judged_together() -> None:
+    good, bad = json.loads(v4({"memory": {3: [], 5: []}})), json.loads(v4({"memory": {3: [fault()], 5: []}}))
+    assert verdict(json.dumps({"iterations": [good, bad], "Overall Result": "Fail"}), 205).outcome is Outcome.FAILED
+
+
+@given(st.integers(0, 400))
+def test_half_a_document_is_unreadable(cut: int) -> None:
+    whole = v4({"memory": {3: [fault()], 5: []}})
+    with pytest.raises(Unreadable):
+        parse(whole[: min(cut, len(whole) - 1)])
+
+
+@given(st.text())
+def test_any_output_is_parsed_or_refused(output: str) -> None:
+    try:
+        assert parse(output).results is not None
+    except Unreadable as error:
+        assert str(error)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "name",
+                    "tests",
+                    "results",
+                    "warnings",
+                    "gpu_id",
+                    "entity_id",
+                    "status",
+                    "test_categories",
+                    "test_summary",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(values, st.integers(-64, 255))
+def test_a_document_of_any_shape_gets_a_verdict_and_blames_nobody(body: object, status: int) -> None:
+    found = verdict(json.dumps({"DCGM Diagnostic": {"test_categories": body}}), status)
+    if status not in {237, 238}:
+        assert not any(f.fatal for f in found.findings)
+
+
+problems = st.lists(st.builds(fault, st.integers(1, 140), st.integers(0, 7), st.integers(0, 17)), max_size=2)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["memory", "pcie", "software", "targeted_stress"]),
+        st.fixed_dictionaries({3: problems, 5: problems, 0: problems}),
+    ),
+    st.integers(-64, 255),
+)
+def test_fatal_comes_from_severity_and_category_alone(
+    tests: dict[str, dict[int, list[dict[str, int]]]], status: int
+) -> None:
+    found = verdict(v4(tests), status)
+    clean = {uuid for number, uuid in REQUEST.gpus.items() if not any(by_gpu[number] for by_gpu in tests.values())}
+    assert not any(f.subject.gpu_uuid in clean for f in found.findings)
+    for finding in found.findings:
+        if finding.fatal and finding.subject != NODE:
+            assert finding.metadata["severity"] in {"2", "4", "6"}
+            assert finding.metadata["category"] not in {"3", "4", "8", "16"}
+    assert not found.clears & {f.subject for f in found.findings if f.fatal}
+
+
+def test_tests_of_both_generations_share_their_names() -> None:
+    pairs = [
+        ("GPU Memory", "memory"),
+        ("PCIe", "pcie"),
+        ("Targeted Stress", "targeted_stress"),
+        ("Denylist", "software"),
+        ("EUD Test", "eud"),
+    ]
+    for old, new in pairs:
+        assert canonical_test(old) == canonical_test(new)
+    assert canonical_test("page retirement/row remap") == "Software"
+    assert canonical_test("brand_new-test 2") == "BrandNewTest2"
+
+
+def test_every_known_error_has_a_severity_that_decides() -> None:
+    assert {row.severity for row in known().values()} <= {1, 2, 4, 5, 6}

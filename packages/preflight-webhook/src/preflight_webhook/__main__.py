@@ -1,0 +1,5 @@
+"""`python -m preflight_webhook` is the command `preflight-webhook`."""
+
+from .cli import main
+
+main()

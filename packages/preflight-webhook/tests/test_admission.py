@@ -1,0 +1,240 @@
+"""One pod's way through admission: what is injected, what it costs, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pods import GPU, cost, of, pods, qos
+from preflight_webhook.admission import decide
+from preflight_webhook.config import Config, parse
+from preflight_webhook.decision import Decision
+
+CONFIG = parse(
+    "checks: [{name: dcgm-diag, image: dcgm:1}, {name: mine, image: mine:1}]\ndcgm: {hostengineAddr: '$(NODE_IP):5555'}"
+)
+
+
+def judged(pod: dict[str, Any], config: Config = CONFIG) -> tuple[Decision, dict[str, Any]]:
+    decision = decide(json.dumps(pod).encode(), config)
+    return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
+
+
+def gpu_pod(**spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {GPU: "2"}}}], **spec},
+    }
+
+
+def checks(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [c for c in pod["spec"].get("initContainers") or [] if c["name"].startswith("preflight-")]
+
+
+@given(pods())
+def test_injection_never_changes_what_a_pod_costs(pod: dict[str, Any]) -> None:
+    _, after = judged(pod)
+    for name in ("cpu", "memory", GPU):
+        assert cost(after, "requests", name) == cost(pod, "requests", name), name
+        if all(of(c, "limits", name) for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]):
+            assert cost(after, "limits", name) == cost(pod, "limits", name), name  # what a quota on limits counts
+    assert qos(after) == qos(pod)
+
+
+@given(pods())
+def test_the_patch_adds_checks_to_gpu_pods_and_nothing_to_others(pod: dict[str, Any]) -> None:
+    decision, after = judged(pod)
+    needs = cost(pod, "requests", GPU) > 0
+    assert decision.result == ("injected" if needs else "no-gpu")
+    assert [c["name"] for c in checks(after)] == (["preflight-dcgm-diag", "preflight-mine"] if needs else [])
+    if needs:
+        assert checks(after)[0]["resources"]["limits"][GPU] == str(cost(pod, "requests", GPU))
+        assert after["spec"]["containers"] == pod["spec"]["containers"]
+        assert [c for c in after["spec"]["initContainers"] if c not in checks(after)] == pod["spec"].get(
+            "initContainers", []
+        )
+    else:
+        assert after == pod
+
+
+@given(pods())
+def test_a_second_pass_on_its_own_output_changes_nothing(pod: dict[str, Any]) -> None:
+    first, after = judged(pod)
+    second, again = judged(after)
+    assert again == after
+    assert second.result == ("unchanged" if first.result == "injected" else first.result)
+    assert second.patch == []
+
+
+@given(pods(), st.data())
+def test_whatever_stands_under_reserved_names_is_rebuilt(pod: dict[str, Any], data: st.DataObject) -> None:
+    _, honest = judged(pod)
+    forged = copy.deepcopy(pod)
+    fake = {"name": "preflight-dcgm-diag", "image": "evil", "command": ["true"]}
+    init = forged["spec"].setdefault("initContainers", [])
+    init.insert(data.draw(st.integers(0, len(init))), fake)
+    forged["spec"].setdefault("volumes", []).append({"name": "preflight-tmp", "hostPath": {"path": "/"}})
+    forged["metadata"].setdefault("labels", {})["preflight.nvsentinel.nvidia.com/checked"] = "false"
+    forged["metadata"]["annotations"] = {"preflight.nvsentinel.nvidia.com/roster": "{}"}
+    decision, after = judged(forged)
+    assert checks(after) == checks(honest)
+    assert "evil" not in json.dumps(after)
+    assert "roster" not in json.dumps(after)
+    assert any("replaced" in warning for warning in decision.warnings)
+
+
+@pytest.mark.parametrize("section", ["containers", "initContainers"])
+def test_a_tenants_mount_of_our_volume_is_denied_and_told_why(section: str) -> None:
+    mount = {"name": "spy", "image": "i", "volumeMounts": [{"name": "preflight-connector-socket", "mountPath": "/s"}]}
+    pod = gpu_pod()
+    pod["spec"].setdefault(section, []).append(mount)
+    decision, _ = judged(pod)
+    assert decision.denied
+    assert f'spec.{section}: container "spy" mounts the volume "preflight-connector-socket"' in decision.message
+
+
+def test_a_tenants_main_container_under_a_reserved_name_is_denied() -> None:
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["name"] = "preflight-dcgm-diag"
+    assert "rename the container" in judged(pod)[0].message
+
+
+def test_the_check_is_restricted_and_sees_no_token() -> None:
+    container = checks(judged(gpu_pod())[1])[0]
+    security = container["securityContext"]
+    assert (security["runAsNonRoot"], security["allowPrivilegeEscalation"], security["capabilities"]) == (
+        True,
+        False,
+        {"drop": ["ALL"]},
+    )
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert {m["mountPath"] for m in container["volumeMounts"]} == {
+        "/var/run/nvsentinel",
+        "/tmp",
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+    }
+
+
+def test_dcgm_inherits_nothing_of_the_workloads_environment() -> None:
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["env"] = [
+        {"name": "LD_LIBRARY_PATH", "value": "/x"},
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+    ]
+    env = {e["name"] for e in checks(judged(pod)[1])[0]["env"]}
+    assert not env & {"LD_LIBRARY_PATH", "NCCL_DEBUG"}
+
+
+def test_the_node_ip_stands_before_the_address_that_refers_to_it() -> None:
+    env = checks(judged(gpu_pod())[1])[0]["env"]
+    order = [e["name"] for e in env]
+    assert order.index("NODE_IP") < order.index("DCGM_HOSTENGINE_ADDR")
+    assert {"name": "EXPECTED_GPUS", "value": "2"} in env
+
+
+def test_the_provider_s_init_containers_stay_first() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]\nproviderInit: ['tcpxo-*']")
+    pod = gpu_pod(
+        initContainers=[
+            {"name": "tcpxo-daemon", "image": "t", "restartPolicy": "Always"},
+            {"name": "istio-init", "image": "i"},
+        ]
+    )
+    _, after = judged(pod, config)
+    assert [c["name"] for c in after["spec"]["initContainers"]] == ["tcpxo-daemon", "preflight-dcgm-diag", "istio-init"]
+
+
+def test_the_connector_s_token_is_mounted_where_it_is_wanted() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]\nplatformConnector: {auth: {enabled: true}}")
+    _, after = judged(gpu_pod(), config)
+    [container] = checks(after)
+    assert {
+        "name": "PLATFORM_CONNECTOR_TOKEN_PATH",
+        "value": "/var/run/secrets/nvsentinel/platform-connector/token",
+    } in container["env"]
+    [volume] = [v for v in after["spec"]["volumes"] if "projected" in v]
+    assert (
+        volume["projected"]["sources"][0]["serviceAccountToken"]["audience"]
+        == "platform-connector.nvsentinel.nvidia.com"
+    )
+
+
+def test_observe_is_passed_on() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d, enforcement: observe}]")
+    assert {"name": "GATE", "value": "observe"} in checks(judged(gpu_pod(), config)[1])[0]["env"]
+
+
+def test_windows_pods_are_left_alone() -> None:
+    decision, after = judged(gpu_pod(os={"name": "windows"}))
+    assert (decision.result, checks(after)) == ("windows", [])
+
+
+def test_a_pod_with_resources_of_its_own_gets_checks_without_cpu_or_memory() -> None:
+    _, after = judged(gpu_pod(resources={"limits": {"cpu": "8", "memory": "8Gi"}}))
+    assert set(checks(after)[0]["resources"]["limits"]) == {GPU}
+
+
+def test_nccl_checks_need_a_network_and_a_gang() -> None:
+    config = parse("checks: [{name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a}]")
+    decision, _ = judged(gpu_pod(), config)
+    assert (decision.result, [(s.check, s.reason) for s in decision.skipped]) == (
+        "no-checks",
+        [("nccl-loopback", "no-network"), ("nccl-allreduce", "no-gang")],
+    )
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mlnxnics"] = "4"
+    _, after = judged(pod, config)
+    assert checks(after)[0]["resources"]["limits"]["nvidia.com/mlnxnics"] == "4"
+
+
+SELECTING = parse(
+    "checks: [{name: dcgm-diag, image: d}, {name: one, image: i}, {name: two, image: i}]\npodSelection: {enabled: true}"
+)
+
+
+def asking(text: str) -> dict[str, Any]:
+    pod = gpu_pod()
+    pod["metadata"]["annotations"] = {"nvsentinel.nvidia.com/preflight-checks": text}
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("two,one", ["dcgm-diag", "two", "one"]), ("", ["dcgm-diag"]), ("one, dcgm-diag", ["one", "dcgm-diag"])],
+)
+def test_a_pod_may_choose_but_required_checks_stay(text: str, names: list[str]) -> None:
+    assert judged(asking(text), SELECTING)[0].checks == names
+
+
+@pytest.mark.parametrize("text", ["three", "one,one"])
+def test_unknown_or_repeated_names_are_denied_with_the_configured_ones(text: str) -> None:
+    decision, _ = judged(asking(text), SELECTING)
+    assert decision.denied
+    assert "configured are dcgm-diag, one, two" in decision.message
+
+
+def test_the_annotation_counts_only_where_selection_is_enabled() -> None:
+    assert judged(asking("three"))[0].checks == ["dcgm-diag", "mine"]
+
+
+def test_a_bad_quantity_is_denied_by_name() -> None:
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["resources"]["limits"][GPU] = "two"
+    assert '"two" is not a quantity' in judged(pod)[0].message
+
+
+@pytest.mark.parametrize("cpu", ["8", "16"])
+def test_guaranteed_pods_stay_so_with_a_cpu_that_is_no_whole_number(cpu: str) -> None:
+    limits = {GPU: "1", "cpu": cpu, "memory": "1Gi"}
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["resources"] = {"limits": limits}
+    _, after = judged(pod)
+    resources = checks(after)[0]["resources"]
+    assert qos(after) == "Guaranteed"
+    assert resources["limits"] == resources["requests"]
+    assert resources["limits"]["cpu"] == f"{int(cpu) * 1000 - 1}m"

@@ -1,0 +1,241 @@
+"""The real server as a process: over TLS, with bad input, a changing certificate, and signals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+GPU_POD = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+}
+
+
+def review(pod: object = GPU_POD, **request: Any) -> dict[str, Any]:
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "u-1", "kind": kind, "operation": "CREATE", "namespace": "ml", "object": pod, **request},
+    }
+
+
+def write_certificate(authority: trustme.CA, folder: Path) -> None:
+    leaf = authority.issue_cert("localhost")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    port: int
+    plain_port: int
+    authority: trustme.CA
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}/mutate-pod"
+
+    @property
+    def plain(self) -> str:
+        return f"http://127.0.0.1:{self.plain_port}"
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    config = folder / "config.yaml"
+    config.write_text("checks: [{name: dcgm-diag, image: d}]")
+    command = ["serve", "--config", str(config), "--cert-dir", str(folder), "--host", "127.0.0.1", *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "preflight_webhook", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    authority = trustme.CA()
+    write_certificate(authority, tmp_path)
+    process = start(tmp_path, "--port", "0", "--plain-port", "0")
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    port, plain_port = ready["ports"]
+    yield Server(process, port, plain_port, authority, tmp_path)
+    process.kill()
+    process.communicate()
+
+
+def post(server: Server, content: bytes, **headers: str) -> httpx.Response:
+    return httpx.post(
+        server.url, content=content, headers={"content-type": "application/json", **headers}, verify=server.trust
+    )
+
+
+def good(server: Server) -> bool:
+    answer = post(server, json.dumps(review()).encode()).json()["response"]
+    return bool(answer["allowed"]) and bool(json.loads(base64.b64decode(answer["patch"])))
+
+
+def test_a_gpu_pod_is_answered_with_a_patch(server: Server) -> None:
+    answer = post(server, json.dumps(review()).encode()).json()
+    assert (answer["kind"], answer["response"]["uid"], answer["response"]["patchType"]) == (
+        "AdmissionReview",
+        "u-1",
+        "JSONPatch",
+    )
+    patch = json.loads(base64.b64decode(answer["response"]["patch"]))
+    assert patch[0]["path"] == "/spec/initContainers"
+
+
+def test_a_denied_pod_is_told_why(server: Server) -> None:
+    pod = {"spec": {"containers": [{"name": "preflight-x", "resources": {}}]}}
+    response = post(server, json.dumps(review(pod)).encode()).json()["response"]
+    assert (response["allowed"], response["status"]["code"]) == (False, 403)
+    assert "rename the container" in response["status"]["message"]
+
+
+whole = json.dumps(review()).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"", 400, "no AdmissionReview"),
+        (b"not json", 400, "no AdmissionReview"),
+        (whole[:-20], 400, "no AdmissionReview"),
+        (b"\xff\xfe", 400, "no AdmissionReview"),
+        (b"[]", 400, "no AdmissionReview"),
+        (
+            json.dumps(review(kind={"group": "apps", "version": "v1", "kind": "Deployment"})).encode(),
+            400,
+            "about a apps/Deployment",
+        ),
+        (
+            json.dumps({**review(), "apiVersion": "admission.k8s.io/v1beta1"}).encode(),
+            400,
+            "expected admission.k8s.io/v1",
+        ),
+        (json.dumps(review(pod=None)).encode(), 400, "request.object is no pod"),
+        (json.dumps(review(pod={"spec": None})).encode(), 400, "request.object is no pod"),
+        (json.dumps(review(pod={"spec": {"containers": 5}})).encode(), 400, "request.object is no pod"),
+        (b'{"a":"' + b"x" * (4 << 20) + b'"}', 413, "too large"),
+    ],
+    ids=[
+        "empty",
+        "text",
+        "truncated",
+        "bytes",
+        "list",
+        "other-kind",
+        "other-version",
+        "null",
+        "null-spec",
+        "odd-spec",
+        "large",
+    ],
+)
+def test_bad_bodies_get_a_clear_4xx_and_the_server_lives(server: Server, body: bytes, status: int, says: str) -> None:
+    answer = post(server, body)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    assert answer.text.count("\n") == 1
+    assert good(server)
+
+
+def test_wrong_paths_methods_and_types_are_refused(server: Server) -> None:
+    assert httpx.get(server.url, verify=server.trust).status_code == 405
+    assert httpx.post(server.url.replace("mutate-pod", "other"), content=whole, verify=server.trust).status_code == 404
+    assert post(server, whole, **{"content-type": "text/yaml"}).status_code == 415
+    assert good(server)
+
+
+def test_a_client_that_hangs_up_within_the_body_does_no_harm(server: Server) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as raw,
+        server.trust.wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(
+            b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+        )
+    assert good(server)
+
+
+def test_health_and_metrics_are_on_the_plain_port_alone(server: Server) -> None:
+    assert good(server)
+    assert httpx.get(f"{server.plain}/healthz").status_code == 200
+    assert httpx.get(f"{server.plain}/readyz").status_code == 200
+    metrics = httpx.get(f"{server.plain}/metrics").text
+    assert 'preflight_injection_total{result="injected"} 1.0' in metrics
+    assert "preflight_webhook_latency_seconds_bucket" in metrics
+    assert httpx.get(server.url.replace("mutate-pod", "metrics"), verify=server.trust).status_code == 404
+
+
+def test_a_new_certificate_is_served_without_a_restart(server: Server) -> None:
+    assert good(server)
+    server.authority = trustme.CA()
+    write_certificate(server.authority, server.folder)
+    end = time.monotonic() + 30
+    while True:
+        try:
+            assert good(server)
+            return
+        except httpx.ConnectError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_when_told(server: Server, number: signal.Signals) -> None:
+    assert good(server)
+    server.process.send_signal(number)
+    stdout, stderr = server.process.communicate(timeout=30)
+    assert (server.process.returncode, stderr) == (0, "")
+    assert [json.loads(line)["msg"] for line in stdout.splitlines()][-1] == "stopped"
+
+
+def test_log_lines_are_json_with_the_admission_s_uid(server: Server) -> None:
+    assert good(server)
+    assert server.process.stdout is not None
+    line = json.loads(server.process.stdout.readline())
+    assert (line["uid"], line["namespace"], line["result"], line["component"], line["level"]) == (
+        "u-1",
+        "ml",
+        "injected",
+        "preflight-webhook",
+        "info",
+    )
+    assert "time" in line
+
+
+def test_a_taken_port_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    write_certificate(trustme.CA(), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        _, stderr = (process := start(tmp_path, "--port", str(port), "--plain-port", "0")).communicate(timeout=30)
+    assert (process.returncode, len(stderr.splitlines())) == (2, 1)
+    assert f"127.0.0.1:{port} cannot be listened on" in stderr
+
+
+def test_a_missing_certificate_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    _, stderr = (process := start(tmp_path)).communicate(timeout=30)
+    assert (process.returncode, len(stderr.splitlines())) == (2, 1)
+    assert "tls.crt" in stderr
