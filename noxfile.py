@@ -54,7 +54,13 @@ def codegen(session: nox.Session) -> None:
     """Generated files are what their generators make (run it to regenerate them)."""
     sync(session, "--all-packages", "--group", "codegen")
     session.run("python", "packages/preflight-proto/codegen.py")
-    generated = ["packages/preflight-proto/src/preflight_proto/_generated"]
+    session.run("python", "-m", "preflight_e2e.chart_schema")
+    session.run("python", "-m", "preflight_e2e.matrix_schema")
+    generated = [
+        "packages/preflight-proto/src/preflight_proto/_generated",
+        "charts/preflight-injector/values.schema.json",
+        "e2e/matrix/schema.json",
+    ]
     session.run("git", "add", "--intent-to-add", *generated, external=True)
     session.run("git", "diff", "--exit-code", "--", *generated, external=True)
 

@@ -1,13 +1,15 @@
 """The page: one pod's way through admission. Every step adds to one :class:`~.decision.Decision`.
 
-reserved names → devices → checks → injection → patch
+reserved names → facts → devices → checks → injection → patch
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from preflight_proto.names import CHECKS_ANNOTATION, CONTAINER_PREFIX
 
 from . import patch, reserved
@@ -15,70 +17,103 @@ from .config import Config
 from .decision import Decision
 from .detection import devices
 from .injection import Injection, inject
-from .objects import Pod
-from .review import decode_pod
+from .objects import Load, Pod, Sized
+from .review import decode_pod, decode_resources, encode_patch
 from .selection import Refused, select
 
 __all__ = ["decide"]
 
 
+class Facts(NamedTuple):
+    """Everything about a pod without anything of ours that its decision depends on.
+
+    The pods of one job share their facts, so a gang of a thousand is decided once (resources are compared as the bytes
+    they came in).
+    """
+
+    init: tuple[tuple[str, bytes, str | None], ...]
+    containers: tuple[bytes, ...]
+    own: bytes
+    windows: bool
+    asked: str | None
+    has_init: bool
+    has_volumes: bool
+    has_labels: bool
+
+
 def decide(raw: bytes | msgspec.Raw, config: Config) -> Decision:
-    """The decision about the pod whose JSON is ``raw``. Pure. Raises :class:`~.review.BadReview` when it is no pod."""
+    """The decision about the pod whose JSON is ``raw``; not to be changed, as alike pods share it.
+
+    Pure. Raises :class:`~.review.BadReview` when it is no pod.
+    """
     pod = decode_pod(raw)
-    if not reserved.present(pod):
-        decision, injection = _judge(pod, config)
-        if injection is not None:
-            decision.patch = patch.fresh(pod, injection)
-        return decision
-    # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
     if problem := reserved.misuse(pod):
         return Decision("denied", problem)
+    if not reserved.present(pod):
+        return _judge(_facts(pod), config)[0]
+    # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
     now = msgspec.json.decode(raw)
     wanted = reserved.cleaned(now)
-    decision, injection = _judge(decode_pod(msgspec.json.encode(wanted)), config)
+    decision, injection = _judge(_facts(decode_pod(msgspec.json.encode(wanted))), config)
     if decision.denied:
         return decision
     if injection is not None:
         _build_into(wanted, injection)
-    decision.patch = patch.rebuilt(now, wanted)
-    if injection is not None and not decision.patch:
-        decision.result = "unchanged"
-    decision.warnings += _replaced(now, wanted)
-    return decision
+    patched = patch.rebuilt(now, wanted)
+    result = "unchanged" if injection is not None and not patched else decision.result
+    return replace(decision, result=result, patch=patched, encoded="", warnings=_replaced(now, wanted))
 
 
-def _judge(pod: Pod, config: Config) -> tuple[Decision, Injection | None]:
-    if pod.spec.os is not None and pod.spec.os.name == "windows":
+def _facts(pod: Pod) -> Facts:
+    spec, metadata = pod.spec, pod.metadata
+    return Facts(
+        tuple((c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()),
+        tuple(bytes(c.resources) for c in spec.containers),
+        bytes(spec.resources),
+        spec.os is not None and spec.os.name == "windows",
+        metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
+        spec.init_containers is not None,
+        spec.volumes is not None,
+        metadata.labels is not None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
+    if facts.windows:
         return Decision("windows", "Windows pods are not checked."), None
-    if (problem := reserved.misuse(pod)) is not None:
-        return Decision("denied", problem), None
+    load = Load(
+        [Sized("", decode_resources(raw)) for raw in facts.containers],
+        [Sized(name, decode_resources(raw), policy) for name, raw, policy in facts.init],
+        decode_resources(facts.own),
+    )
     try:
-        gpus = devices(pod.spec, config.gpu_detection.resource_names)
-        network = devices(pod.spec, config.network_detection.resource_names)
+        gpus = devices(load, config.gpu_detection.resource_names)
+        network = devices(load, config.network_detection.resource_names)
+        if not gpus:
+            return Decision(
+                "no-gpu", f"no container requests any of {', '.join(config.gpu_detection.resource_names)}."
+            ), None
+        checks, skipped = select(config, facts.asked, network=bool(network))
+        if not checks:
+            return Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus), None
+        injection = inject(load, config, checks, gpus, network)
+    except Refused as error:
+        return Decision("denied", str(error)), None
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
-    if not gpus:
-        return Decision(
-            "no-gpu", f"no container requests any of {', '.join(config.gpu_detection.resource_names)}."
-        ), None
-    asked = (pod.metadata.annotations or {}).get(CHECKS_ANNOTATION)
-    try:
-        checks, skipped = select(config, asked, network=bool(network))
-    except Refused as error:
-        return Decision("denied", str(error), gpus=gpus), None
-    if not checks:
-        return Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus), None
     told = ", ".join(f"{count} {name}" for name, count in gpus.items())
     message = f"{', '.join(check.name for check in checks)} will test {told} before the pod starts."
-    decision = Decision("injected", message, [check.name for check in checks], skipped, gpus)
-    return decision, inject(pod.spec, config, checks, gpus, network)
+    operations = patch.fresh(injection, init=facts.has_init, volumes=facts.has_volumes, labels=facts.has_labels)
+    names = [check.name for check in checks]
+    return Decision("injected", message, names, skipped, gpus, operations, encode_patch(operations)), injection
 
 
 def _build_into(pod: dict[str, Any], injection: Injection) -> None:
     spec, metadata = pod["spec"], pod.setdefault("metadata", {})
     init = spec.get("initContainers") or []
     spec["initContainers"] = init[: injection.position] + injection.containers + init[injection.position :]
-    spec["volumes"] = (spec.get("volumes") or []) + injection.volumes
+    spec["volumes"] = [*(spec.get("volumes") or []), *injection.volumes]
     metadata["labels"] = {**(metadata.get("labels") or {}), **injection.labels}
 
 

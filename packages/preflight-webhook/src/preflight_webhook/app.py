@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from . import admission, review
+from . import admission, logs, review
 from .config import Config
 from .decision import Decision
 from .metrics import CONTENT_TYPE, Metrics
@@ -150,8 +150,8 @@ async def _respond(send: Send, status: int, body: bytes, content_type: tuple[byt
 def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
-    level = logging.INFO if decision.result in {"injected", "denied"} else logging.DEBUG
-    if not log.isEnabledFor(level):
+    told = decision.result in {"injected", "denied"}
+    if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
         return
     about: dict[str, object] = {
         "uid": request.uid,
@@ -161,4 +161,4 @@ def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
     }
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
-    log.log(level, "%s", decision.message, extra={"about": about})
+    logs.line("info" if told else "debug", decision.message, about)

@@ -24,8 +24,8 @@ Image = Annotated[str, Meta(pattern=r"^[^\s]+$", description="Image of the check
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    pass
+class _Section(msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True):
+    """Compared and hashed by identity, so that what depends on the configuration alone can be made once."""
 
 
 class EnvVar(_Section, frozen=True, kw_only=True):

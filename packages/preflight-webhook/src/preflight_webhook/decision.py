@@ -27,6 +27,8 @@ class Decision(msgspec.Struct):
     skipped: list[Skip] = []
     gpus: dict[str, int] = {}
     patch: list[dict[str, Any]] = []
+    encoded: str = ""
+    """The patch as the answer carries it (base64), where it was made beforehand."""
     warnings: list[str] = []
 
     @property

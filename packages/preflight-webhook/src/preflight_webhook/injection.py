@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from preflight_proto import names
 
 from .config import CheckConfig, Config
 from .detection import effective, largest, limit_of, request_of, sidecars
-from .objects import Container, Spec
-from .quantities import fractional_cpu, quantity_text
+from .objects import Load, Sized
+from .quantities import UNIT, fractional_cpu, quantity_text
 
 __all__ = ["Injection", "inject"]
 
@@ -43,6 +43,7 @@ _FIELDS: Final = (
     (names.ENV_POD_IP, "status.podIP"),
 )
 _COMPUTE: Final = ("cpu", "memory")
+Amounts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,23 @@ class Injection:
 
 
 def inject(
-    spec: Spec, config: Config, checks: Sequence[CheckConfig], gpus: Mapping[str, int], network: Mapping[str, int]
+    load: Load, config: Config, checks: Sequence[CheckConfig], gpus: Mapping[str, int], network: Mapping[str, int]
 ) -> Injection:
     """The injection for a pod that carries none of our containers. ``gpus`` and ``network`` are what the scheduler reserves."""
-    position = _position(spec.init_containers or [], config.provider_init)
-    before = (spec.init_containers or [])[:position]
-    resources = _resources(spec, before, config, {**gpus, **network})
-    expected = sum(int(resources["limits"].get(name, "0")) for name in gpus)
+    position = _position(load.init_containers, config.provider_init)
+    before = load.init_containers[:position]
+    requests, limits = _resources(load, before, config, {**gpus, **network})
+    expected = sum(int(limits.get(name, "0")) for name in gpus)
+    amounts = tuple(requests.items()), tuple(limits.items())
     return Injection(
         position,
-        [_container(check, config, resources, expected) for check in checks],
+        [_container(check, config, *amounts, expected) for check in checks],
         _volumes(config),
         {names.CHECKED_LABEL: "true"},
     )
 
 
-def _position(init: Sequence[Container], provider_globs: Sequence[str]) -> int:
+def _position(init: Sequence[Sized], provider_globs: Sequence[str]) -> int:
     """Behind the last of the provider's own init containers, such as a network plugin's daemon that NCCL needs."""
     return max(
         (i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0
@@ -79,37 +81,38 @@ def _position(init: Sequence[Container], provider_globs: Sequence[str]) -> int:
 
 
 def _resources(
-    spec: Spec, before: Sequence[Container], config: Config, devices: Mapping[str, int]
-) -> dict[str, dict[str, str]]:
+    load: Load, before: Sequence[Sized], config: Config, devices: Mapping[str, int]
+) -> tuple[dict[str, str], dict[str, str]]:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for name, reserved in devices.items():
-        count = largest(spec, name) if config.gpu_count == "max" else Fraction(reserved)
-        room = min(count, Fraction(reserved) - sidecars(before, name))
+        room = reserved - sidecars(before, name) // UNIT
+        if config.gpu_count == "max":
+            room = min(room, largest(load, name) // UNIT)
         if room > 0:
-            requests[name] = limits[name] = str(int(room))
+            requests[name] = limits[name] = str(room)
     # With resources of its own, the pod's QoS class and cost come from those alone.
-    if spec.resources is None or not (spec.resources.requests or spec.resources.limits):
-        everyone = [*(spec.init_containers or ()), *spec.containers]
+    if load.resources is None or not (load.resources.requests or load.resources.limits):
+        everyone = [*load.init_containers, *load.containers]
         guaranteed = _guaranteed(everyone)
         for name in _COMPUTE:
-            request, limit = _compute(spec, before, everyone, name, guaranteed=guaranteed)
+            request, limit = _compute(load, before, everyone, name, guaranteed=guaranteed)
             if request > 0:
                 requests[name] = quantity_text(request)
             if limit > 0:
                 limits[name] = quantity_text(limit)
-    return {"requests": requests, "limits": limits} if requests else {"limits": limits}
+    return requests, limits
 
 
 def _compute(
-    spec: Spec, before: Sequence[Container], everyone: Sequence[Container], name: str, *, guaranteed: bool
-) -> tuple[Fraction, Fraction]:
+    load: Load, before: Sequence[Sized], everyone: Sequence[Sized], name: str, *, guaranteed: bool
+) -> tuple[int, int]:
     """(request, limit) of CPU or memory within the pod's room; 0 means unset."""
-    request = effective(spec, name) - sidecars(before, name)
-    limit = Fraction(0)
+    request = effective(load, name) - sidecars(before, name)
+    limit = 0
     if all(limit_of(c, name) > 0 for c in everyone):
         # A quota on limits counts them like requests, and refuses a container without one.
-        limit = effective(spec, name, limit_of) - sidecars(before, name, limit_of)
+        limit = effective(load, name, limit_of) - sidecars(before, name, limit_of)
         request = min(request, limit)
     if guaranteed:
         request = limit = min(request, limit)
@@ -118,13 +121,15 @@ def _compute(
     return request, limit
 
 
-def _guaranteed(containers: Sequence[Container]) -> bool:
+def _guaranteed(containers: Sequence[Sized]) -> bool:
     return all(
         limit_of(c, name) > 0 and request_of(c, name) == limit_of(c, name) for c in containers for name in _COMPUTE
     )
 
 
-def _container(check: CheckConfig, config: Config, resources: dict[str, Any], expected: int) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _container(check: CheckConfig, config: Config, requests: Amounts, limits: Amounts, expected: int) -> dict[str, Any]:
+    """One init container; the pods of a job ask for the same, so it is made once for them. Nobody changes it."""
     mounts = [
         _mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True),
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
@@ -138,7 +143,7 @@ def _container(check: CheckConfig, config: Config, resources: dict[str, Any], ex
         "image": check.image,
         "imagePullPolicy": check.image_pull_policy,
         "env": _env(check, config, expected),
-        "resources": resources,
+        "resources": {"requests": dict(requests), "limits": dict(limits)} if requests else {"limits": dict(limits)},
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",
@@ -176,6 +181,7 @@ def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
     return {"name": volume, "mountPath": path, "readOnly": True} if read_only else {"name": volume, "mountPath": path}
 
 
+@lru_cache(maxsize=16)
 def _volumes(config: Config) -> list[dict[str, Any]]:
     connector = config.platform_connector
     volumes: list[dict[str, Any]] = [

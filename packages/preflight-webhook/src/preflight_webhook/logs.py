@@ -5,14 +5,23 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Final
 
 import msgspec
 
-__all__ = ["set_up"]
+__all__ = ["line", "set_up"]
 
 COMPONENT: Final = "preflight-webhook"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def line(level: str, msg: str, about: dict[str, object]) -> None:
+    """Write one line at once, without the logging machinery: for the line that every admission writes."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    sys.stdout.write(
+        _encode({"time": now, "level": level, "msg": msg, "component": COMPONENT, **about}).decode() + "\n"
+    )
 
 
 class _JsonLines(logging.Formatter):
@@ -32,6 +41,8 @@ class _JsonLines(logging.Formatter):
 def set_up(level: str) -> None:
     """Send everything, libraries' lines too, through one handler."""
     handler = logging.StreamHandler(sys.stdout)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a line is written when it is said, and in one write
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["Container", "Metadata", "Mount", "Os", "Pod", "Request", "Resources", "Review", "Spec", "Volume"]
+__all__ = [
+    "Container",
+    "Load",
+    "Metadata",
+    "Mount",
+    "Os",
+    "Pod",
+    "Request",
+    "Resources",
+    "Review",
+    "Sized",
+    "Spec",
+    "Volume",
+]
 
 Amount = str | int | float
 Amounts = dict[str, Amount]
@@ -28,9 +41,27 @@ class Mount(_Object):
     name: str = ""
 
 
-class Container(_Object):
+class Sized(_Object):
+    """What a container costs, and whether it is a sidecar."""
+
     name: str = ""
     resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class Load(_Object):
+    """What a whole pod costs: its containers' resources, and its own."""
+
+    containers: list[Sized]
+    init_containers: list[Sized]
+    resources: Resources | None = None
+
+
+class Container(_Object):
+    """``resources`` stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`)."""
+
+    name: str = ""
+    resources: msgspec.Raw = msgspec.Raw(b"null")
     restart_policy: str | None = None
     volume_mounts: list[Mount] | None = None
 
@@ -47,8 +78,7 @@ class Spec(_Object):
     containers: list[Container]
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
-    resources: Resources | None = None
-    overhead: Amounts | None = None
+    resources: msgspec.Raw = msgspec.Raw(b"null")
     os: Os | None = None
 
 

@@ -6,30 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from .injection import Injection
-from .objects import Pod
 
 __all__ = ["fresh", "rebuilt"]
 
 Operation = dict[str, Any]
 
 
-def fresh(pod: Pod, injection: Injection) -> list[Operation]:
-    """The patch for a pod that carries nothing of ours."""
-    patch: list[Operation] = []
-    if pod.spec.init_containers is None:
-        patch.append(_add("/spec/initContainers", injection.containers))
+def fresh(injection: Injection, *, init: bool, volumes: bool, labels: bool) -> list[Operation]:
+    """The patch for a pod that carries nothing of ours; the flags say which lists it has at all."""
+    at = injection.position
+    if init:
+        patch = [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
     else:
-        at = injection.position
-        patch += [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
-    if pod.spec.volumes is None:
-        patch.append(_add("/spec/volumes", injection.volumes))
-    else:
-        patch += [_add("/spec/volumes/-", volume) for volume in injection.volumes]
-    if pod.metadata.labels is None:
-        patch.append(_add("/metadata/labels", injection.labels))
-    else:
-        patch += [_add(f"/metadata/labels/{_escape(key)}", value) for key, value in injection.labels.items()]
-    return patch
+        patch = [_add("/spec/initContainers", injection.containers)]
+    patch += (
+        [_add("/spec/volumes/-", v) for v in injection.volumes]
+        if volumes
+        else [_add("/spec/volumes", injection.volumes)]
+    )
+    if labels:
+        return patch + [_add(f"/metadata/labels/{_escape(key)}", value) for key, value in injection.labels.items()]
+    return [*patch, _add("/metadata/labels", injection.labels)]
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:

@@ -1,14 +1,21 @@
-"""Kubernetes quantities (``500m``, ``1Gi``, ``1e3``), exactly."""
+"""Kubernetes quantities (``500m``, ``1Gi``, ``1e3``), exactly: as whole nano-units, the finest that Kubernetes keeps.
+
+Integers rather than fractions: this is on the path of every admission.
+"""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
 from functools import lru_cache
-from math import floor
+from math import ceil
 from typing import Final
 
-__all__ = ["fractional_cpu", "parse_quantity", "quantity_text"]
+__all__ = ["MILLI", "UNIT", "fractional_cpu", "parse_quantity", "quantity_text"]
+
+UNIT: Final = 10**9
+"""Nano-units in one: a core, a byte, a device."""
+MILLI: Final = UNIT // 1000
 
 _SUFFIXES: Final = {
     **{s: Fraction(1024) ** i for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
@@ -24,22 +31,25 @@ _QUANTITY: Final = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def parse_quantity(text: str) -> Fraction:
-    """The value of ``text``. Raises :class:`ValueError` with one sentence."""
+def parse_quantity(text: str) -> int:
+    """The value of ``text`` in nano-units; what is finer is rounded up, as Kubernetes does.
+
+    Raises :class:`ValueError` with one sentence.
+    """
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(f'"{text}" is not a quantity; write e.g. 8, 500m or 64Gi')
     number, exponent, suffix = match.groups()
     number = number.rstrip(".") if not number.startswith(("+.", "-.", ".")) else number.replace(".", "0.", 1)
-    return Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""])
+    return ceil(Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""]) * UNIT)
 
 
-def quantity_text(value: Fraction) -> str:
-    """``value`` as the API server itself would write it, rounded down to a thousandth: 1500m, 8, 64G.
+def quantity_text(nanos: int) -> str:
+    """A quantity as the API server itself would write it, rounded down to a thousandth: 1500m, 8, 64G.
 
     Its own spelling matters: what we inject is compared with what comes back on a second call.
     """
-    amount, suffixes = floor(value * 1000), ("m", "", "k", "M", "G", "T", "P", "E")
+    amount, suffixes = nanos // MILLI, ("m", "", "k", "M", "G", "T", "P", "E")
     if amount == 0:
         return "0"
     step = 0
@@ -48,8 +58,8 @@ def quantity_text(value: Fraction) -> str:
     return f"{amount}{suffixes[step]}"
 
 
-def fractional_cpu(cores: Fraction) -> Fraction:
-    """At most ``cores``, and never a whole number: the static CPU policy of a kubelet would pin whole cores for an init
-    container, and may refuse the pod for it."""
-    millis = floor(cores * 1000)
-    return Fraction(millis - 1 if millis % 1000 == 0 and millis > 0 else millis, 1000)
+def fractional_cpu(nanos: int) -> int:
+    """At most ``nanos``, in whole millicores and never whole cores: the static CPU policy of a kubelet would pin whole
+    cores for an init container, and may refuse the pod for it."""
+    millis = nanos // MILLI
+    return (millis - 1 if millis % 1000 == 0 and millis > 0 else millis) * MILLI

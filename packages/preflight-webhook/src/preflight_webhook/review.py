@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from .decision import Decision
-from .objects import Pod, Request, Review
+from .objects import Pod, Request, Resources, Review
 
-__all__ = ["BadReview", "decode_pod", "decode_review", "encode_answer"]
+__all__ = ["BadReview", "decode_pod", "decode_resources", "decode_review", "encode_answer", "encode_patch"]
 
 API_VERSION: Final = "admission.k8s.io/v1"
 
 _review = msgspec.json.Decoder(Review)
 _pod = msgspec.json.Decoder(Pod)
+_resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,6 +48,19 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         raise BadReview(f"request.object is no pod ({error})") from None
 
 
+def encode_patch(patch: list[dict[str, Any]]) -> str:
+    """A JSONPatch as an AdmissionReview carries it."""
+    return base64.b64encode(_encode(patch)).decode()
+
+
+def decode_resources(raw: bytes) -> Resources | None:
+    """A container's or a pod's resources. Raises :class:`BadReview`."""
+    try:
+        return _resources.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadReview(f"request.object is no pod (resources: {error})") from None
+
+
 def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
@@ -54,7 +68,7 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": decision.message}
     elif decision.patch:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(_encode(decision.patch)).decode()
+        response["patch"] = decision.encoded or encode_patch(decision.patch)
     if decision.warnings:
         response["warnings"] = decision.warnings
     return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -108,6 +109,9 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         state.stopping = True
         admission.should_exit = True
 
+    # What the start has made stays; a collection now and then must not walk over it while the API server waits.
+    gc.collect()
+    gc.freeze()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)

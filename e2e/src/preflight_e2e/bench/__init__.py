@@ -1,0 +1,1 @@
+"""Measurements: `python -m preflight_e2e.bench webhook --json FILE`."""

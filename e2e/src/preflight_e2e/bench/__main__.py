@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import webhook
+from .load import BenchError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description="Measure Preflight on this machine.")
+    benches = parser.add_subparsers(required=True, metavar="BENCH")
+    webhook.add_arguments(
+        benches.add_parser("webhook", help="reviews per second and latency of the real server over TLS")
+    )
+    args = parser.parse_args()
+    try:
+        return int(args.run(args))
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The load generator: a small Go program, compiled once and kept outside the checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BenchError", "drive", "generator"]
+
+SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
+
+
+class BenchError(Exception):
+    """The measurement cannot be made. One sentence."""
+
+
+def generator() -> Path:
+    """The compiled generator. Raises :class:`BenchError` where there is no Go."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()))).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "preflight" / "bench"
+    binary = cache / f"load-{digest}"
+    if binary.exists():
+        return binary
+    if shutil.which("go") is None:
+        raise BenchError("the load generator is written in Go, and go is not on PATH; install Go 1.22 or newer.")
+    cache.mkdir(parents=True, exist_ok=True)
+    part = binary.with_suffix(".part")
+    done = subprocess.run(
+        ["go", "build", "-o", str(part), "."], cwd=SOURCE, check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise BenchError(f"go build ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+    part.replace(binary)
+    return binary
+
+
+def drive(
+    port: int, body: Path, *, connections: int, seconds: float, rate: float = 0.0, cpu: int | None = None
+) -> dict[str, Any]:
+    """Drive ``port`` with ``body``; keys requests, failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it."""
+    command = [str(generator()), "-address", f"127.0.0.1:{port}", "-body", str(body), "-connections", str(connections)]
+    command += ["-seconds", str(seconds), "-rate", str(rate)]
+    environ = {**os.environ, "GOMAXPROCS": "1"} if cpu is not None else dict(os.environ)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    if cpu is not None:
+        os.sched_setaffinity(process.pid, {cpu})
+    stdout, stderr = process.communicate()
+    if process.returncode != 0:
+        raise BenchError(f"the load generator ended with status {process.returncode}: {stderr.strip()[:200]}")
+    return dict(json.loads(stdout))

@@ -1,0 +1,130 @@
+"""The fakes behave: what dcgmi prints and how it exits, and what NVML shows."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_e2e.facts import node_json, uuids
+from preflight_e2e.images import ROOT, build_nvml
+
+FAKES = ROOT / "e2e" / "fakes"
+MINE = uuids("node-a")
+
+
+def engine_answers(answers: dict[str, Any]) -> Iterator[str]:
+    """A one-line-a-call engine that answers by what is asked."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rw") as stream:
+                stream.write(json.dumps(answers[json.loads(stream.readline())["do"]]) + "\n")
+                stream.flush()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.getsockname()[1]}"
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+FAULT = {"text": "bad", "error_id": 52, "severity": 2, "category": 10}
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    results = {"software": {"0": []}, "memory": {"0": [FAULT]}}
+    gpus = [{"id": 0, "name": "H100", "pci": "0:1B", "uuid": MINE[7]}]
+    yield from engine_answers(
+        {
+            "diag": {"rc": 205, "results": results},
+            "discovery": {"rc": 0, "gpus": gpus},
+            "version": {"rc": 0, "version": "4.4.2"},
+        }
+    )
+
+
+def run(tool: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FAKES / "bin" / tool), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+
+
+def test_dcgmi_4_prints_the_document_of_its_generation(engine: str) -> None:
+    done = run("dcgmi", "diag", "-r", "2", "--host", engine, "-i", MINE[7], "-j")
+    document = json.loads(done.stdout)["DCGM Diagnostic"]
+    assert done.returncode == 205
+    [memory] = [t for c in document["test_categories"] for t in c["tests"] if t["name"] == "memory"]
+    assert memory["results"][0]["entity_id"] == 0
+    assert memory["results"][0]["warnings"][0]["error_severity"] == 2
+
+
+def test_dcgmi_3_prints_the_older_one_and_takes_no_uuid(engine: str) -> None:
+    done = run("dcgmi3", "diag", "-r", "2", "--host", engine, "-i", "0", "-j")
+    document = json.loads(done.stdout)["DCGM GPU Diagnostic"]
+    [memory] = [t for c in document["test_categories"] for t in c["tests"] if t["name"] == "GPU Memory"]
+    assert memory["results"][0] is None
+    assert memory["results"][1]["gpu_id"] == "0"
+    assert run("dcgmi3", "diag", "-r", "2", "--host", engine, "-i", MINE[7], "-j").returncode == 255
+
+
+def test_dcgmi_lists_the_engine_s_gpus(engine: str) -> None:
+    done = run("dcgmi", "discovery", "-l", "--host", engine)
+    assert f"Device UUID: {MINE[7]}" in done.stdout
+
+
+def test_dcgmi_without_an_engine_exits_235() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert run("dcgmi", "discovery", "-l", "--host", f"127.0.0.1:{port}").returncode == 235
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(node_json("node-a", {})))
+    return path
+
+
+def test_nvidia_smi_shows_the_gpus_that_the_container_was_given(node: Path) -> None:
+    environ = {"FAKE_NODE_JSON": str(node), "NVIDIA_VISIBLE_DEVICES": f"{MINE[5]},{MINE[4]}"}
+    done = run("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader", **environ)
+    assert done.stdout.splitlines() == [f"0, {MINE[4]}", f"1, {MINE[5]}"]
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler for the NVML stand-in"
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_nvml_shows_the_same(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None) -> None:
+    node.write_text(json.dumps(node_json("node-a", {}), indent=indent))
+    library = tmp_path / f"libnvidia-ml-{indent}.so.1"
+    build_nvml(FAKES / "nvml" / "nvml.c", library)
+    monkeypatch.setenv("FAKE_NODE_JSON", str(node))
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", ",".join(MINE[4:]))
+    nvml = ctypes.CDLL(str(library))
+    assert nvml.nvmlInit_v2() == 0
+    count = ctypes.c_uint()
+    assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    seen = []
+    for index in range(count.value):
+        handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+        assert nvml.nvmlDeviceGetUUID(handle, text, 96) == 0
+        seen.append(text.value.decode())
+    assert seen == MINE[4:]

@@ -1,0 +1,56 @@
+"""The matrix itself: every row readable, every id used once, no row without consequence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from preflight_e2e.facts import GPUS, node_json, uuids
+from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all
+
+ROWS = load_all()
+
+
+def test_the_schema_on_disk_is_the_type_s() -> None:
+    assert json.loads((MATRIX / "schema.json").read_text()) == json.loads(json.dumps(json_schema()))
+
+
+def test_there_are_at_least_ten_rows_of_dcgm() -> None:
+    assert len([row for row in ROWS if row.id.startswith("dcgm")]) >= 10
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_every_row_expects_something_of_every_pod(row: Scenario) -> None:
+    for step in row.steps:
+        assert step.pods
+        for pod in step.pods:
+            assert pod.denied or pod.checks, pod.name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_only_a_failed_check_may_be_fatal_and_only_about_a_gpu_of_its_node(row: Scenario) -> None:
+    for pod in (pod for step in row.steps for pod in step.pods):
+        fatal = [event for event in pod.events if event.fatal]
+        if fatal:
+            assert any(check.outcome == "failed" for check in pod.checks)
+        assert all(event.gpu is None or event.gpu < GPUS for event in pod.events)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_every_row_s_facts_can_be_made(row: Scenario) -> None:
+    for step in row.steps:
+        for letter in row.letters:
+            facts = node_json(f"node-{letter}", step.nodes.get(letter, {}))
+            assert [gpu["uuid"] for gpu in facts["gpus"]] == uuids(f"node-{letter}")
+
+
+def test_an_unknown_key_is_refused_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[[scenario]]\nid = "a"\nfault = "f"\nsees = "s"\ncolour = "red"\nsteps = []\n')
+    with pytest.raises(ValueError, match=r"x\.toml: .*colour.*scenario"):
+        load(file)
+
+
+def test_gpus_of_different_nodes_never_share_a_uuid() -> None:
+    assert not set(uuids("node-1")) & set(uuids("node-2"))
