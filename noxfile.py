@@ -65,10 +65,10 @@ def codegen(session: nox.Session) -> None:
     session.run("git", "diff", "--exit-code", "--", *generated, external=True)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def lock(session: nox.Session) -> None:
     """uv.lock is what the pyproject files say."""
-    session.run("uv", "lock", "--check", external=True)
+    session.run_install("uv", "lock", "--check")
 
 
 @nox.session
