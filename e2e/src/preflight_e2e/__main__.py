@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,6 +56,7 @@ def _run(args: argparse.Namespace) -> int:
     rows.sort(key=lambda row: json.dumps(row.values, sort_keys=True, default=str))  # few upgrades of the chart
     timings: dict[str, float] = {}
     outcomes = []
+    tests_passed = True
     with cluster(args.cluster, args.load_images) as target:
         engine = images.find_engine()
         say(f"building images with {engine.name}")
@@ -72,6 +75,9 @@ def _run(args: argparse.Namespace) -> int:
         finally:
             if not args.keep:
                 lab.close()
+        if not args.only:
+            say("pytest on this cluster")
+            tests_passed = _pytest(target.kubeconfig)
     timings["total_seconds"] = time.monotonic() - started
     if args.json:
         document = {
@@ -81,7 +87,14 @@ def _run(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps(document, indent=1))
     good = sum(not o.problems for o in outcomes)
     say(f"{good} of {len(outcomes)} scenarios as expected")
-    return 0 if good == len(outcomes) else 1
+    return 0 if good == len(outcomes) and tests_passed else 1
+
+
+def _pytest(kubeconfig: Path) -> bool:
+    """The tests that need a cluster but no scenario: charts, certificates, cost."""
+    folder = Path(__file__).resolve().parents[2] / "tests" / "cluster"
+    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    return subprocess.run([sys.executable, "-m", "pytest", str(folder)], check=False, env=environ).returncode == 0
 
 
 if __name__ == "__main__":

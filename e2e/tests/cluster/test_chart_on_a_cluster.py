@@ -7,118 +7,17 @@ Every test installs a release of its own, under names of its own, and removes it
 from __future__ import annotations
 
 import base64
-import json
-import os
 import threading
-import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from kubernetes import client, config
-from preflight_e2e.helm import Release, Values
+from preflight_e2e.installed import Installed, until
 
 pytestmark = pytest.mark.timeout(240)
-
-GPU_POD = {
-    "metadata": {"generateName": "gpu-"},
-    "spec": {
-        "containers": [{"name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-    },
-}
-
-
-class Installed:
-    """A release with names of its own, and the few questions that tests ask about it."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        self.name = f"pf-{uuid.uuid4().hex[:6]}"
-        self.release = Release(self.name, kubeconfig)
-        # The client's stubs know neither plain dicts as bodies nor that the server fills in what it has stored.
-        self.api: Any = client.CoreV1Api()
-        self.batch: Any = client.BatchV1Api()
-        self.admission: Any = client.AdmissionregistrationV1Api()
-        self.rbac: Any = client.RbacAuthorizationV1Api()
-        self.namespaces: list[str] = []
-        repository, _, tag = os.environ.get("PREFLIGHT_WEBHOOK_IMAGE", "preflight-webhook:dev").rpartition(":")
-        self.values = {
-            "enabled": True,
-            "fullnameOverride": self.name,
-            "image": {"repository": repository, "tag": tag},
-        }
-
-    def with_values(self, **values: Any) -> Values:
-        return {"preflight-injector": {**self.values, **values}}
-
-    def namespace(self, **labels: str) -> str:
-        """A new namespace; the webhooks' own cache of namespaces has to see it before it counts."""
-        name = f"{self.name}-{len(self.namespaces)}"
-        self.api.create_namespace({"metadata": {"name": name, "labels": labels}})
-        self.namespaces.append(name)
-        return name
-
-    def opted_in(self) -> str:
-        """A namespace in which pods are injected by now."""
-        name = self.namespace(**{"nvsentinel.nvidia.com/preflight": "enabled"})
-        until(lambda: self.created(name) == ["preflight-dcgm-diag"], f"injection in {name}")
-        return name
-
-    def created(self, namespace: str) -> list[str] | str:
-        """Names of the init containers that a GPU pod would get, or why it is refused."""
-        try:
-            pod = self.api.create_namespaced_pod(namespace, GPU_POD, dry_run="All")
-        except client.ApiException as error:
-            return str(json.loads(error.body or "{}").get("message"))
-        return [container.name for container in pod.spec.init_containers or []]
-
-    def secret(self) -> dict[str, bytes]:
-        data = self.api.read_namespaced_secret(f"{self.name}-tls", self.name).data
-        return {key: base64.b64decode(value) for key, value in data.items()}
-
-    def bundles(self) -> list[bytes]:
-        found = self.admission.read_mutating_webhook_configuration(self.name)
-        return [base64.b64decode(w.client_config.ca_bundle or "") for w in found.webhooks]
-
-    def published(self) -> bool:
-        """Every entry trusts exactly what the Secret says."""
-        return set(self.bundles()) == {self.secret()["ca.crt"]}
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.2)
-
-
-@pytest.fixture
-def fresh() -> Iterator[Installed]:
-    """Names for a release that is not there yet; whatever a test leaves is removed."""
-    kubeconfig = os.environ.get("KUBECONFIG")
-    if not kubeconfig:
-        pytest.skip("KUBECONFIG is not set: no cluster")
-    config.load_kube_config(kubeconfig)  # type: ignore[no-untyped-call]
-    made = Installed(Path(kubeconfig))
-    yield made
-    made.release.uninstall()
-    for name in [made.name, *made.namespaces]:
-        with suppress(client.ApiException):
-            made.api.delete_namespace(name)
-
-
-@pytest.fixture
-def installed(fresh: Installed) -> Installed:
-    fresh.release.install(fresh.with_values())
-    until(fresh.published, "the CA bundle")
-    return fresh
 
 
 def test_gpu_pods_are_injected_where_opted_in_and_nowhere_else(fresh: Installed) -> None:
