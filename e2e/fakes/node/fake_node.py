@@ -6,7 +6,7 @@ lines. Nothing of Preflight is imported.
 
 node.json: {"gpus": [{"uuid", "name", "pci"}],
             "driver": "broken" to hide all GPUs,
-            "engine": {"state": "ok" | "absent" | "busy" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
+            "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
                        "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"}}
 """
@@ -241,6 +241,8 @@ class Engine:
             return {"rc": ALREADY_RUNNING, "said": "a diagnostic is already running"}
         if None in ids or any(i not in gpus for i in ids):
             return {"rc": BAD_PARAMETER, "said": "bad parameter passed to function"}
+        if state == "stopped":
+            return {"rc": KILLED, "said": "the diagnostic was stopped"}
         if state == "error":
             return {"rc": 226, "said": "the nvvs child process could not be started"}
         self.running = asyncio.create_task(asyncio.sleep(self.node.engine.get("seconds", 0.2)))

@@ -32,7 +32,6 @@ async def probe(run: Run[Settings]) -> Verdict:
     ours = [gpu.uuid for gpu in await run.gpus()]
     if mig := [uuid for uuid in ours if uuid.startswith("MIG-")]:
         return Verdict(Outcome.SKIPPED, "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}.")
-    run.progress(f"testing {len(ours)} GPU(s) at level {settings.level} through {settings.address}: {', '.join(ours)}")
 
     async def command(argv: Sequence[str], timeout: float) -> Completed:
         return await run.command(argv, timeout=timeout, terminate=hostengine.ON_TIMEOUT)

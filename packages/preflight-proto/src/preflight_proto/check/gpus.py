@@ -41,13 +41,15 @@ class GpusUnavailable(Exception):
 
 async def find(
     command: Callable[[Sequence[str], float], Awaitable[Completed]], expected: int | None
-) -> tuple[Gpu, ...]:
-    """The container's GPUs by index.
+) -> tuple[tuple[Gpu, ...], str]:
+    """The container's GPUs by index, and who listed them (``NVML`` or ``nvidia-smi``).
 
     Raises :class:`GpusUnavailable`: ``NO_GPU`` when neither way finds one, ``GPU_COUNT`` when there are not ``expected``.
     """
+    source = "NVML"
     by_nvml = await anyio.to_thread.run_sync(_ask_nvml, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
+        source = "nvidia-smi"
         gpus, trouble = await _ask_smi(command)
         if not gpus:
             raise GpusUnavailable("NO_GPU", f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {trouble}")
@@ -60,7 +62,7 @@ async def find(
             "GPU_COUNT",
             f"the pod was given {expected} GPU(s) but the driver lists {len(gpus)}: {', '.join(g.uuid for g in gpus)}",
         )
-    return gpus
+    return gpus, source
 
 
 def _ask_nvml() -> tuple[Gpu, ...] | str:

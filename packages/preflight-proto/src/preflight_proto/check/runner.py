@@ -99,9 +99,13 @@ class Run(Generic[S]):
     async def gpus(self) -> tuple[gpus.Gpu, ...]:
         """The GPUs of this container. A wrong count or none at all ends the run inconclusive."""
         try:
-            return await gpus.find(lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus)
+            found, source = await gpus.find(
+                lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus
+            )
         except gpus.GpusUnavailable as error:
             raise Inconclusive(error.code, error.reason) from None
+        self.progress(f"{source} lists {len(found)} GPU(s), {found[0].name}: {', '.join(gpu.uuid for gpu in found)}")
+        return found
 
     async def command(
         self,
