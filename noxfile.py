@@ -15,7 +15,10 @@ nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "test"]
 MEMBERS = {
     "preflight-proto": "packages/preflight-proto",
     "preflight-webhook": "packages/preflight-webhook",
+    "preflight-gang": "packages/preflight-gang",
     "check-dcgm": "packages/check-dcgm",
+    "check-nccl-loopback": "packages/check-nccl-loopback",
+    "check-nccl-allreduce": "packages/check-nccl-allreduce",
     "preflight-e2e": "e2e",
 }
 

@@ -1,0 +1,1 @@
+"""Preflight check: NCCL bandwidth and correctness between the GPUs of one node."""
