@@ -50,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="be one replica of the controller")
-    run.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults")
+    run.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults"
+    )
     run.add_argument(
         "--namespace",
         default=os.environ.get("POD_NAMESPACE") or "preflight",

@@ -23,10 +23,10 @@ from .lookup import Objects
 from .membership import Key, Member, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
-from .workqueue import Queue
 from .results import ended_checks, event_of
 from .sealing import Answer, Gang, decide
 from .sizing import size
+from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
 __all__ = ["Controller"]
@@ -74,23 +74,24 @@ class Controller:
             params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
         )
 
+        self._synced = [*(reflector.synced for reflector in self._reflectors), self._records.synced]
+
     # --- what changes in the cluster
 
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            for reflector in (*self._reflectors, self._records):
-                group.start_soon(reflector.run)
-            group.start_soon(self._objects.run)
+            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run):
+                group.start_soon(run)
 
     @property
     def synced(self) -> bool:
         """Whether everything has been read once."""
-        return all(reflector.synced.is_set() for reflector in (*self._reflectors, self._records))
+        return all(event.is_set() for event in self._synced)
 
     async def wait_synced(self) -> None:
-        for reflector in (*self._reflectors, self._records):
-            await reflector.synced.wait()
+        for event in self._synced:
+            await event.wait()
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         pod, uid = change.object, change.key
@@ -148,11 +149,7 @@ class Controller:
         """The newer of what is known and what is found: our own write may be ahead of the watch."""
         place = (found.metadata.namespace, found.metadata.name)
         known = self._config_maps.get(place)
-        if (
-            known is None
-            or known.metadata.uid != found.metadata.uid
-            or _version(known) <= _version(found)
-        ):
+        if known is None or known.metadata.uid != found.metadata.uid or _version(known) <= _version(found):
             self._config_maps[place] = found
 
     def _object_changed(self, source: str, namespace: str, name: str) -> None:
@@ -236,9 +233,7 @@ class Controller:
         now = time.monotonic()
         told = self._waits.get(key)
         due = (
-            self._since.setdefault(key, now) + FIRST_WAIT
-            if told is None
-            else told + max(NEXT_WAIT, len(waiting) / 20)
+            self._since.setdefault(key, now) + FIRST_WAIT if told is None else told + max(NEXT_WAIT, len(waiting) / 20)
         )
         if now >= due:
             self._waits[key] = now
@@ -253,7 +248,9 @@ class Controller:
         if since is not None:
             owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
             workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
-            self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(time.monotonic() - since)
+            self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
+                time.monotonic() - since
+            )
 
     async def _report(self, writer: Writer, uid: str) -> float | None:
         """Count each run of the pod's checks once, and create its Event."""

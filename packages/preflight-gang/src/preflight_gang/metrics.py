@@ -46,7 +46,10 @@ class Metrics:
         self.leader = Gauge("preflight_gang_leader", "1 on the replica that leads.", registry=self.registry)
         self.gangs = Gauge("preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry)
         self.writes = Counter(
-            "preflight_gang_writes", "Writes to the API server by kind and result.", ["kind", "result"], registry=self.registry
+            "preflight_gang_writes",
+            "Writes to the API server by kind and result.",
+            ["kind", "result"],
+            registry=self.registry,
         )
 
     def bounded(self, label: str, value: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from preflight_proto.roster import Answer as Word
 
 from .membership import Failure, Member, Stage
 from .sizing import Sized
@@ -60,7 +61,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What one member is told; ``rank`` where it is sealed."""
 
-    answer: str
+    answer: Word
     generation: int
     missing: tuple[str, ...] = ()
     reason: str = ""

@@ -47,7 +47,9 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
             return "" if controller.synced else "the cluster has not been read yet"
 
         health = HealthServer(host, port, metrics.registry, healthy, ready)
-        log.info("started", extra={"about": {"identity": identity, "port": health.port, "lease": f"{namespace}/{LEASE}"}})
+        log.info(
+            "started", extra={"about": {"identity": identity, "port": health.port, "lease": f"{namespace}/{LEASE}"}}
+        )
 
         async def act(leadership: Leadership) -> None:
             metrics.leader.set(1)

@@ -106,6 +106,8 @@ def _state(gang: Gang) -> str:
     if gang.sized.skip:
         return f"not tested: {gang.sized.skip}"
     size_ = f"{gang.sized.participants} members take part" if gang.sized.participants else gang.sized.unknown
-    sealed = f"; generation {gang.record.generation} sealed with {len(gang.record.seats)}" if gang.record else "; not sealed"
+    sealed = (
+        f"; generation {gang.record.generation} sealed with {len(gang.record.seats)}" if gang.record else "; not sealed"
+    )
     blocked = f"; {gang.obstacle}" if gang.obstacle else ""
     return size_ + sealed + blocked

@@ -52,7 +52,11 @@ class Writer:
         log.info(
             "sealed",
             extra={
-                "about": {"gang": f"{gang.namespace}/{gang.id}", "generation": record.generation, "members": len(chosen)}
+                "about": {
+                    "gang": f"{gang.namespace}/{gang.id}",
+                    "generation": record.generation,
+                    "members": len(chosen),
+                }
             },
         )
         return msgspec.json.decode(written, type=ConfigMap)
@@ -60,7 +64,9 @@ class Writer:
     async def read(self, gang: Gang) -> ConfigMap | None:
         """The ConfigMap of that name, ours or not; None where there is none. Raises :class:`KubeError`."""
         try:
-            return await self._client.get(f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}", ConfigMap)
+            return await self._client.get(
+                f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}", ConfigMap
+            )
         except NotFound:
             return None
 
