@@ -172,3 +172,25 @@ def test_a_long_list_of_missing_members_is_cut() -> None:
     crowd = [a_member(f"pod-{i:03}", node="") for i in range(50)]
     told = decide(gang(waiting("pod-a", "10.0.0.1"), *crowd, size=60)).answers["uid-pod-a"]
     assert told.missing[8:] == ("and 42 more", "9 of 60 members: no such pod yet")
+
+
+def test_a_cause_in_forming_speaks_of_the_generation_to_come() -> None:
+    """Who has joined the last one in an earlier life ignores everything about it, but not this."""
+    old = record(waiting("pod-0", "10.0.0.1"), checking("pod-1", "10.0.0.2"), generation=3)
+    now = gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2"), record=old)
+    told = decide(now).answers["uid-pod-0"]
+    assert (told.answer, told.generation) == ("fail", 4)
+
+
+def test_once_one_has_passed_a_departed_member_ends_nobody() -> None:
+    one, two, three = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3")
+    decision = decide(gang(one, two, size=3, record=record(one, two, three)))
+    assert answer(decision, "pod-1") == "sealed"
+
+
+def test_a_restarted_member_is_not_given_its_old_rank_again() -> None:
+    one, two = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    third = waiting("pod-2", "10.0.0.3")
+    again = waiting("pod-1", "10.0.0.2", restarts=1)
+    decision = decide(gang(one, again, third, size=3, record=record(one, two, third)))
+    assert answer(decision, "pod-1") == "skip"
