@@ -216,3 +216,22 @@ def test_no_forged_stamp_label_or_roster_survives(pod: dict[str, Any]) -> None:
 def test_the_same_id_in_two_namespaces_is_two_gangs() -> None:
     labels = {judged(member(), namespace=name)[1]["metadata"]["labels"][PREFIX + "gang"] for name in ("ml", "hpc")}
     assert len(labels) == 2
+
+
+def test_a_gang_that_another_webhook_names_between_two_calls_is_found_on_the_second() -> None:
+    pod = member(("broken", ""))
+    _, after = judged(pod)
+    join(("labels", "train"), after["metadata"], after["spec"])
+    decision, again = judged(after)
+    honest = judged(
+        {
+            **pod,
+            "metadata": {
+                **after["metadata"],
+                "labels": {k: v for k, v in after["metadata"]["labels"].items() if not k.startswith(PREFIX)},
+            },
+        }
+    )[1]
+    assert (decision.result, stamp_of(again).takes_part) == ("injected", True)
+    assert again["spec"] == honest["spec"]
+    assert judged(again)[0].patch == []

@@ -73,10 +73,10 @@ class Container(_Object):
 
 
 class Variable(_Object):
-    """One variable of a container; ``value`` is empty where it comes from elsewhere (``valueFrom``)."""
+    """One variable of a container; without a ``value`` where it comes from elsewhere (``valueFrom``)."""
 
     name: str = ""
-    value: str = ""
+    value: str | None = None
 
 
 class Volume(_Object):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from .config import GangDiscovery
-from .objects import Owner, Pod, Variable
+from .objects import Container, Owner, Pod, Variable
 
 __all__ = ["SOURCES", "Gang", "Source", "controller_of", "sources"]
 
@@ -152,7 +152,7 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> Gang | None:
     train_job = None if name else _name(found.get(_JOBSET + "jobset-name"))
     if not name and not train_job:
         return None
-    nodes = next((v.value for c in pod.spec.containers for v in _env.decode(c.env) or () if v.name == _PET_NODES), None)
+    nodes = next((v.value for c in pod.spec.containers for v in _variables(c) if v.name == _PET_NODES), None)
     if not name and nodes is None:
         return None
     job = name or train_job or ""
@@ -233,6 +233,13 @@ def controller_of(pod: Pod) -> Owner | None:
 
 def _labels(pod: Pod) -> dict[str, str]:
     return pod.metadata.labels or _NONE
+
+
+def _variables(container: Container) -> list[Variable]:
+    try:
+        return _env.decode(container.env) or []
+    except msgspec.DecodeError:
+        return []  # the API server will not take it either
 
 
 def _name(text: str | None) -> str | None:
