@@ -79,7 +79,9 @@ def pod_json(
     }
 
 
-def status(check: str, state: str, *, restarts: int = 0, code: int = 0, message: str = "", at: str = "") -> dict[str, Any]:
+def status(
+    check: str, state: str, *, restarts: int = 0, code: int = 0, message: str = "", at: str = ""
+) -> dict[str, Any]:
     """One init container's status: running, done, or in back-off after a failure."""
     ended = {
         "exitCode": code,
@@ -88,7 +90,7 @@ def status(check: str, state: str, *, restarts: int = 0, code: int = 0, message:
         "finishedAt": at or "2026-11-21T08:01:00Z",
         "containerID": f"containerd://{check}-{restarts}",
     }
-    shown: dict[str, Any] = {
+    shown: dict[str, dict[str, Any]] = {
         "running": {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}},
         "ended": {"state": {"terminated": ended}},
         "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
@@ -144,9 +146,16 @@ def record(*members: Member, generation: int = 1) -> Record:
 
 
 def gang(*members: Member, size: int | None = 2, skip: str = "", **fields: Any) -> Gang:
-    sized = Sized(participants=size) if size is not None and not skip else Sized(skip=skip, unknown="" if skip else "size?")
+    sized = (
+        Sized(participants=size) if size is not None and not skip else Sized(skip=skip, unknown="" if skip else "size?")
+    )
     return Gang(
-        namespace=NS, id="job-1", config_map="preflight-job-1", members=members, sized=fields.pop("sized", sized), **fields
+        namespace=NS,
+        id="job-1",
+        config_map="preflight-job-1",
+        members=members,
+        sized=fields.pop("sized", sized),
+        **fields,
     )
 
 

@@ -242,7 +242,9 @@ class Histories(RuleBasedStateMachine):
             for slot in list(self.pods):
                 self.reads_its_roster(slot)
             self.test_ends(True)
-        assert all(p.state == "passed" for p in self.pods.values()), [(p.name, p.state, p.roster) for p in self.pods.values()]
+        assert all(p.state == "passed" for p in self.pods.values()), [
+            (p.name, p.state, p.roster) for p in self.pods.values()
+        ]
 
 
 Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -56,6 +56,7 @@ class Controller:
         self._config_maps: dict[tuple[str, str], ConfigMap] = {}
         self._pods: dict[str, Pod] = {}  # injected ones, for their results
         self._counted: dict[str, set[str]] = {}
+        self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
         self._since: dict[Key, float] = {}  # first address of a gang that is not sealed yet
         self._waits: dict[Key, float] = {}  # when its members were last told to wait
         self.gangs: Queue[Key] = Queue()
@@ -98,6 +99,7 @@ class Controller:
         if change.kind == "deleted":
             self._pods.pop(uid, None)
             self._counted.pop(uid, None)
+            self._ignored.discard(uid)
         elif names.CHECKED_LABEL in pod.metadata.labels:
             self._pods[uid] = pod
             self.reports.add(uid)
@@ -114,8 +116,10 @@ class Controller:
             stamped = None if gone else key_of(pod)
         except ContractError as error:
             stamped = None
-            self._metrics.config_errors.labels("stamp").inc()
-            log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
+            if uid not in self._ignored:
+                self._ignored.add(uid)
+                self._metrics.config_errors.labels("stamp").inc()
+                log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
         before = self._key_by_uid.pop(uid, None)
         if before is not None and (stamped is None or stamped[0] != before):
             gang = self._members[before]

@@ -53,12 +53,10 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
 
         async def act(leadership: Leadership) -> None:
             metrics.leader.set(1)
-            log.info("leading", extra={"about": {"epoch": leadership.epoch}})
             try:
                 await controller.lead(leadership)
             finally:
                 metrics.leader.set(0)
-                log.info("no longer leading", extra={"about": {"epoch": leadership.epoch}})
 
         async def stop_on_signal(scope: anyio.CancelScope) -> None:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
