@@ -6,9 +6,9 @@ A check is one settings class, one ``async def probe(run)``, and ``run_main(Chec
 
 from .child import Completed, ToolMissing
 from .gpus import Gpu
-from .runner import Check, Inconclusive, Run, run_main
+from .runner import Check, Run, run_main
 from .settings import SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
-from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+from .verdict import NODE, Action, Finding, Inconclusive, Outcome, Skipped, Subject, Verdict
 
 __all__ = [
     "NODE",
@@ -21,6 +21,7 @@ __all__ = [
     "Outcome",
     "Run",
     "SettingsError",
+    "Skipped",
     "Subject",
     "ToolMissing",
     "Verdict",
