@@ -142,6 +142,18 @@ def test_a_check_restarted_in_place_never_joins_the_old_generation(start: Start,
     assert second.ended().result.reason == "joined generation 8."
 
 
+@pytest.mark.parametrize("answer", ["skip", "fail"])
+def test_what_is_said_of_a_generation_joined_before_the_restart_is_said_to_no_one_any_more(
+    start: Start, folder: RosterFolder, tmp_path: Path, answer: str
+) -> None:
+    (tmp_path / "state" / "generation").write_text("7\n")
+    folder.answer(end(answer, "about the run before", generation=7))
+    second = start()
+    second.line("waiting for a newer one")
+    folder.answer(end(answer, "about this run", generation=8))
+    assert second.ended().result.reason == "about this run."
+
+
 def test_an_older_generation_is_not_joined_either(start: Start, folder: RosterFolder, tmp_path: Path) -> None:
     (tmp_path / "state" / "generation").write_text("9\n")
     folder.answer(sealed(8))

@@ -87,16 +87,18 @@ class Gang:
         situation = ""
         while True:
             roster = self._read()
-            if roster is not None and roster.answer == "sealed" and roster.generation > joined:
+            # Whatever is said of a generation that this pod has joined in an earlier life is not said to this one.
+            new = roster is not None and roster.generation > joined
+            if roster is not None and new and roster.answer == "sealed":
                 write_generation(state, roster.generation)
                 now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
                 self._say(
                     f"roster: generation {roster.generation}, rank {roster.rank} of {roster.nnodes}, read {self._clock():.3f} s after start, at {now}"
                 )
                 return roster
-            if roster is not None and roster.answer == "skip":
+            if roster is not None and new and roster.answer == "skip":
                 raise Skipped("GANG_SKIPPED", _sentence(roster.reason or "the gang controller gave no reason"))
-            if roster is not None and roster.answer == "fail":
+            if roster is not None and new and roster.answer == "fail":
                 raise failed_peer(roster)
             if (now_missing := _situation(roster, joined, situation)) != situation:
                 situation = now_missing
@@ -140,7 +142,7 @@ def failed_peer(roster: Roster) -> Inconclusive:
 def _situation(roster: Roster | None, joined: int, before: str) -> str:
     if roster is None:  # also for the moment in which the kubelet swaps the folder
         return before or "no answer from the gang controller yet"
-    if roster.answer == "sealed":
+    if roster.answer != "wait":
         return f"generation {roster.generation} was joined by this pod before it restarted; waiting for a newer one"
     return ", ".join(roster.missing) or "the gang controller does not say who is missing"
 
