@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -151,6 +152,14 @@ class Gang:
             if not mine or time.monotonic() > end:
                 return mine
             time.sleep(0.05)
+
+    @contextmanager
+    def listener(self, port: int) -> Iterator[socket.socket]:
+        """Somebody else's socket on a port of rank 0."""
+        with socket.socket() as one:
+            one.bind(("0.0.0.0", port))
+            one.listen()
+            yield one
 
     def address(self, rank: int) -> str:
         return f"127.0.0.{rank + 1}"
