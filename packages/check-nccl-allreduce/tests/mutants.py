@@ -6,6 +6,7 @@ Run in the agent's place (``-m mutants``); nothing of this is in the product.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -105,6 +106,43 @@ def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
+def slow() -> None:
+    """Launch late: the others' side of the rendezvous stands open meanwhile."""
+    real = agent.launch
+
+    def launch(*args: Any) -> None:
+        time.sleep(1.5)
+        real(*args)
+
+    agent.launch = launch
+
+
+def no_rendezvous() -> None:
+    """Whatever port the leader names, the rendezvous there does not work."""
+
+    def launch(*_: Any) -> None:
+        raise ConnectionError("DistNetworkError: the server socket has failed")
+
+    agent.launch = launch
+
+
+def vandal() -> None:
+    """Before each large all-reduce, write to the keys that a rendezvous without a name would use."""
+    import torch.distributed as dist
+
+    real = dist.all_reduce
+
+    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])
+        store = dist.TCPStore(order["master_addr"], order["master_port"], is_master=False, use_libuv=False)
+        for prefix in ("", "none/", "none/torchelastic/", "/worker/attempt_0/", "default_pg/", "none/default_pg/0//"):
+            for key in ("rank_0", "rank_1", "0/0", "store_based_barrier_key:1", "torchelastic/role_info/0"):
+                store.set(prefix + key, "nonsense")
+        return real(tensor, *args, **kwargs)
+
+    dist.all_reduce = reduce
+
+
 SPOILT = {
     "swapped-chunks": swap_chunks,
     "flipped-bit": flip_bit,
@@ -113,6 +151,7 @@ SPOILT = {
     "dropped-rank": take_away,
 }
 ACTS = {"die": die, "crash": crash, "hang": hang, "ecc": ecc}
+PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "vandal": vandal}
 
 
 def main() -> None:
@@ -121,6 +160,8 @@ def main() -> None:
         after_reduce(SPOILT[what])
     elif what in ACTS:
         before_reduce(ACTS[what])
+    elif what in PREPARED:
+        PREPARED[what]()
     else:
         sys.exit(f"no mutant {what}")
     agent.main()
