@@ -158,24 +158,26 @@ class Leader:
     async def _welcome(self, stream: SocketStream) -> None:
         """One connection, from its first byte to its last. Nothing that a stranger does gets out of here."""
         try:
-            one = await self._prove(stream)
-        except Exception:  # whatever it is: it came from somebody who has proven nothing
-            one = None
-        if one is None:
-            await anyio.aclose_forcefully(stream)
-            return
-        new, hello = one
+            try:
+                one = await self._prove(stream)
+            except Exception:  # whatever it is: it came from somebody who has proven nothing
+                one = None
+            # A member that comes once the run has begun is too late: the run goes on without it, and says so.
+            if one is not None and self._round is None:
+                await self._hold(*one)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+
+    async def _hold(self, new: Channel, hello: Hello) -> None:
+        """A member's connection, to its end."""
         rank = hello.rank
         if (older := self._channels.pop(rank, None)) is not None:
             await older.aclose()
-        if self._round is not None:  # too late: the run goes on without it, and says so
-            await new.aclose()
-            return
         self._channels[rank], self._hellos[rank] = new, hello
         self._say(f"{self._name(rank)} is there ({len(self._hellos)} of {self._nnodes})")
         self._wake()
         why = await self._listen(rank, new)
-        await new.aclose()
         if self._channels.get(rank) is new:
             del self._channels[rank]
             self._gone(rank, why)
