@@ -99,6 +99,7 @@ def test_the_gang_is_explained(tmp_path: Path) -> None:
         "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm",
     ]
     assert "Pod driver: stamped" in lines
+    assert "  worst-case start delay: 15m if every check uses up its time" in lines  # 10 of them waiting for the others
 
 
 def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
