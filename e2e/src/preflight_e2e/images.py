@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[3]
 BASE = "python:3.11-slim-bookworm"
 """What the Dockerfiles build on unless told otherwise."""
 
+TORCH_BASE = os.environ.get("PREFLIGHT_TORCH_BASE", "localhost/base/torch-cpu:2.6")
+"""An image with torch and torchrun; for the e2e one for the CPU, with gloo, is enough."""
+
 FAKES = Path("e2e/fakes/bin")
 LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 """Puts the fakes on top of a check's image (`--build-arg IMAGE`)."""
@@ -38,6 +41,8 @@ class Component:
     image: str
     package: str
     is_check: bool
+    base: str = ""
+    """What it needs beneath it, where that is more than Python."""
 
     def dockerfile(self, root: Path) -> Path:
         return root / self.package / "Dockerfile"
@@ -54,6 +59,7 @@ COMPONENTS = (
     Component("preflight-gang", "packages/preflight-gang", is_check=False),
     Component("preflight-dcgm-diag", "packages/check-dcgm", is_check=True),
     Component("preflight-nccl-loopback", "packages/check-nccl-loopback", is_check=True),
+    Component("preflight-nccl-allreduce", "packages/check-nccl-allreduce", is_check=True, base=TORCH_BASE),
 )
 
 
@@ -191,6 +197,7 @@ def build_nvml(source: Path, library: Path) -> None:
 
 def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:
     plain = f"{component.image}:dev"
+    base = component.base or base
     key = _hash(root, component.inputs(root), base, engine.identity(base) or "")
     reference = plain
     if fakes:
