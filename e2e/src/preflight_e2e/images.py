@@ -26,9 +26,6 @@ ROOT = Path(__file__).resolve().parents[3]
 BASE = "python:3.11-slim-bookworm"
 """What the Dockerfiles build on unless told otherwise."""
 
-TORCH_BASE = os.environ.get("PREFLIGHT_TORCH_BASE", "localhost/base/torch-cpu:2.6")
-"""An image with torch and torchrun; for the e2e one for the CPU, with gloo, is enough."""
-
 FAKES = Path("e2e/fakes/bin")
 LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 """Puts the fakes on top of a check's image (`--build-arg IMAGE`)."""
@@ -41,8 +38,8 @@ class Component:
     image: str
     package: str
     is_check: bool
-    base: str = ""
-    """What it needs beneath it, where that is more than Python."""
+    base: str | None = None
+    """A base of its own, taken where the engine has it; else the one for all."""
 
     def dockerfile(self, root: Path) -> Path:
         return root / self.package / "Dockerfile"
@@ -59,7 +56,13 @@ COMPONENTS = (
     Component("preflight-gang", "packages/preflight-gang", is_check=False),
     Component("preflight-dcgm-diag", "packages/check-dcgm", is_check=True),
     Component("preflight-nccl-loopback", "packages/check-nccl-loopback", is_check=True),
-    Component("preflight-nccl-allreduce", "packages/check-nccl-allreduce", is_check=True, base=TORCH_BASE),
+    # torch for CPUs, with gloo and torchrun: what a test cluster without GPUs can run
+    Component(
+        "preflight-nccl-allreduce",
+        "packages/check-nccl-allreduce",
+        is_check=True,
+        base="localhost/base/torch-cpu:2.6",
+    ),
 )
 
 
@@ -197,7 +200,8 @@ def build_nvml(source: Path, library: Path) -> None:
 
 def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:
     plain = f"{component.image}:dev"
-    base = component.base or base
+    if component.base is not None and engine.has(component.base):
+        base = component.base
     key = _hash(root, component.inputs(root), base, engine.identity(base) or "")
     reference = plain
     if fakes:
