@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,8 @@ from preflight_proto.roster import Roster
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
+MUTANTS = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; " + CHECK
+"""The check with a defective agent; see ``mutants``."""
 TOKEN = "the-gangs-own-token"
 WITHIN = 50.0
 
@@ -116,6 +120,7 @@ class Gang:
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
         self.size = 2
+        self.sockets = tempfile.TemporaryDirectory()  # pytest's own folders can be too long for a socket's path
 
     def __enter__(self) -> Gang:
         return self
@@ -135,6 +140,7 @@ class Gang:
             os.kill(pid, signal.SIGKILL)
         for connector in self.connectors:
             connector.__exit__(None, None, None)
+        self.sockets.cleanup()
         if error is None:
             assert not left, f"processes left behind: {left}"
 
@@ -146,6 +152,14 @@ class Gang:
             if not mine or time.monotonic() > end:
                 return mine
             time.sleep(0.05)
+
+    @contextmanager
+    def listener(self, port: int) -> Iterator[socket.socket]:
+        """Somebody else's socket on a port of rank 0."""
+        with socket.socket() as one:
+            one.bind(("0.0.0.0", port))
+            one.listen()
+            yield one
 
     def address(self, rank: int) -> str:
         return f"127.0.0.{rank + 1}"
@@ -162,7 +176,7 @@ class Gang:
         if old is None:
             (home / "state").mkdir(parents=True)
             folder = RosterFolder(home / "gang")
-            connector = FakeConnector(Path(f"/tmp/pf-{os.getpid()}-{self.control_port}-{rank}.sock"))
+            connector = FakeConnector(Path(self.sockets.name) / f"{rank}.sock")
             connector.__enter__()
             self.connectors.append(connector)
         else:
