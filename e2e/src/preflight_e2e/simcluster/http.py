@@ -99,6 +99,8 @@ class Api:
             return Answer(200, "ok")
         if request.method == "GET" and request.path == "/version":
             return Answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-double"})
+        if request.method == "GET" and (found := self._discovery(request.path)) is not None:
+            return Answer(200, found)
         target = self.target(request.path)
         if target is None:
             return Answer(404, "404 page not found\n")
@@ -125,6 +127,25 @@ class Api:
                     options["gracePeriodSeconds"] = int(request.params["gracePeriodSeconds"])
                 return Answer(200, self.store.delete(target.resource, found, options))
         raise NotImplementedError("on an object")
+
+    def _discovery(self, path: str) -> Object | None:
+        """What is served: the groups, or the resources of one version of one."""
+        versions = sorted({r.group_version for r in self.served if "/" in r.group_version} - self.absent)
+        if path == "/apis":
+            groups: dict[str, list[Object]] = {}
+            for one in reversed(versions):  # v1alpha2 before v1alpha1
+                name, version = one.split("/")
+                groups.setdefault(name, []).append({"groupVersion": one, "version": version})
+            found = [{"name": name, "versions": of, "preferredVersion": of[0]} for name, of in sorted(groups.items())]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+        if path.removeprefix("/apis/") not in versions:
+            return None
+        resources = [
+            {"name": r.plural, "namespaced": r.namespaced, "kind": r.kind}
+            for r in sorted(self.served, key=lambda r: r.plural)
+            if path == r.root
+        ]
+        return {"kind": "APIResourceList", "groupVersion": path.removeprefix("/apis/"), "resources": resources}
 
     def _list(self, target: Target, params: dict[str, str]) -> Object:
         resource = target.resource
