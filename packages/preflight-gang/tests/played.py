@@ -49,9 +49,9 @@ def container(
         "ended": {"state": {"terminated": ended}},
         "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
-    }[state]
+    }
     name = names.container_name(check)
-    return {"name": name, "restartCount": restarts, "image": "x", "imageID": "x", "ready": False, **shown}
+    return {"name": name, "restartCount": restarts, "image": "x", "imageID": "x", "ready": False, **shown[state]}
 
 
 class Cluster:

@@ -5,7 +5,6 @@ reserved names → identity → facts → devices → checks → injection → p
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,11 +16,11 @@ from preflight_proto.stamp import Stamp
 from . import patch, reserved
 from .config import Config
 from .decision import Decision
-from .detection import COMPUTE, devices, reckon
+from .detection import COMPUTE, Demand, Step, demands, devices, reckon
 from .identity import identify, marks, ordered, stamp
 from .injection import Injection, inject, place
-from .objects import Load, Pod, Sized
-from .review import decode_pod, decode_resources, encode_patch
+from .objects import Pod
+from .review import BadReview, decode_pod, decode_resources, encode_patch
 from .selection import Refused, select
 from .sources import Gang
 
@@ -37,7 +36,7 @@ class Facts(NamedTuple):
 
     init: tuple[tuple[str, bytes, str | None], ...]
     containers: tuple[bytes, ...]
-    own: bytes
+    own_resources: bool
     windows: bool
     asked: str | None
     has_init: bool
@@ -80,7 +79,7 @@ def _facts(pod: Pod, namespace: str, config: Config) -> Facts:
     return Facts(
         tuple((c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()),
         tuple(bytes(c.resources) for c in spec.containers),
-        bytes(spec.resources),
+        _has_amounts(bytes(spec.resources)),
         spec.os is not None and spec.os.name == "windows",
         metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
         spec.init_containers is not None,
@@ -93,19 +92,22 @@ def _facts(pod: Pod, namespace: str, config: Config) -> Facts:
     )
 
 
+def _has_amounts(raw: bytes) -> bool:
+    """Whether the pod has resources of its own: then its cost and its QoS class come from those alone."""
+    own = None if raw == b"null" else decode_resources(raw)
+    return own is not None and bool(own.requests or own.limits)
+
+
 @lru_cache(maxsize=1024)
 def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
         return _unchecked(facts, Decision("windows", "Windows pods are not checked."))
-    load = Load(
-        [Sized("", decode_resources(raw)) for raw in facts.containers],
-        [Sized(name, decode_resources(raw), policy) for name, raw, policy in facts.init],
-        decode_resources(facts.own),
-    )
     gpu_names, network_names = config.gpu_detection.resource_names, config.network_detection.resource_names
-    position = place(load.init_containers, config.provider_init)
     try:
-        accounts = reckon(load, (*COMPUTE, *gpu_names, *network_names), position)
+        init = [Step(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
+        containers = [_demands(raw) for raw in facts.containers]
+        position = place(init, config.provider_init)
+        accounts = reckon(init, containers, (*COMPUTE, *gpu_names, *network_names), position)
         gpus, network = devices(accounts, gpu_names), devices(accounts, network_names)
         if not gpus:
             return _unchecked(facts, Decision("no-gpu", f"no container requests any of {', '.join(gpu_names)}."))
@@ -113,26 +115,32 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         checks, skipped = select(config, facts.asked, network=bool(network), gang=gang, ordered=facts.ordered)
     except Refused as error:
         return Decision("denied", str(error)), None
+    except BadReview:  # a ValueError too, but the API server's to hear of
+        raise
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
     if not checks:
         told = Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus)
         return _unchecked(facts, told)
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    config_map = member.config_map if member is not None and member.takes_part else None
     injection = inject(
-        load,
+        config,
+        checks,
         accounts,
-        position,
-        config=config,
-        checks=checks,
-        devices={**gpus, **network},
-        gang_config_map=config_map,
+        {**gpus, **network},
+        position=position,
+        compute_of=0 if facts.own_resources else len(init) + len(containers),
+        gang_config_map=member.config_map if member is not None and member.takes_part else None,
     )
     counts = ", ".join(f"{count} {name}" for name, count in gpus.items())
     message = f"{', '.join(check.name for check in checks)} will test {counts} before the pod starts."
     decision = Decision("injected", message, [check.name for check in checks], skipped, gpus)
     return _finished(facts, decision, injection, member)
+
+
+@lru_cache(maxsize=4096)
+def _demands(raw: bytes) -> tuple[Demand, ...]:
+    return demands(decode_resources(raw))
 
 
 def _unchecked(facts: Facts, decision: Decision) -> tuple[Decision, Injection | None]:
@@ -152,7 +160,8 @@ def _finished(
 ) -> tuple[Decision, Injection]:
     if member is not None:
         labels, annotations = marks(facts.namespace, member)
-        injection = dataclasses.replace(injection, labels={**injection.labels, **labels}, annotations=annotations)
+        injection.labels.update(labels)
+        injection.annotations.update(annotations)
     operations = patch.fresh(
         injection,
         init=facts.has_init,

@@ -7,44 +7,52 @@ the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from .objects import Amount, Load, Sized
+from .objects import Amount, Resources
 from .quantities import UNIT, parse_quantity
 
-__all__ = ["COMPUTE", "Account", "Side", "devices", "reckon"]
+__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "devices", "reckon"]
 
 COMPUTE: Final = ("cpu", "memory")
+
+
+class Demand(NamedTuple):
+    """What one container wants of one resource."""
+
+    resource: str
+    request: int
+    limit: int
+
+
+class Step(NamedTuple):
+    """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
+
+    name: str
+    demands: tuple[Demand, ...]
+    sidecar: bool
 
 
 class Side:
     """One side of a resource (what is requested, or the limits) over all containers of a pod, without its overhead."""
 
-    __slots__ = ("held", "peak", "running", "started")
+    __slots__ = ("held", "peak", "running")
 
     def __init__(self) -> None:
-        self.running = 0  # by the pod's containers
-        self.started = 0  # by the sidecars
+        self.running = 0  # by containers and sidecars together
         self.peak = 0  # during the greediest init step
         self.held = 0  # by the sidecars before the checks' place: they run beside every later init container
 
     @property
     def effective(self) -> int:
         """What the pod costs."""
-        return max(self.running + self.started, self.peak)
+        return max(self.running, self.peak)
 
     @property
     def room(self) -> int:
         """What an init container at the checks' place may use without the pod costing more."""
-        return self.effective - self.held
-
-    def add_init(self, amount: int, *, sidecar: bool, before: bool) -> None:
-        self.peak = max(self.peak, self.started + amount)
-        if sidecar:
-            self.started += amount
-            if before:
-                self.held += amount
+        return max(self.running, self.peak) - self.held
 
 
 class Account:
@@ -57,20 +65,49 @@ class Account:
         self.requests, self.limits = Side(), Side()
         self.limited = self.equal = self.largest = 0
 
+    def count(self, request: int, limit: int) -> None:
+        if limit > 0:
+            self.limited += 1
+            self.equal += request == limit
+        self.largest = max(self.largest, request)
 
-def reckon(load: Load, names: Iterable[str], place: int) -> dict[str, Account]:
-    """The accounts of these resources, in one pass. The checks will stand at ``place`` among the init containers.
+
+def demands(resources: Resources | None) -> tuple[Demand, ...]:
+    """What a container's ``resources`` say; a limit alone is a request too, as the API server defaults it.
 
     Raises :class:`ValueError` with one sentence for an amount that is no quantity.
     """
+    if resources is None:
+        return ()
+    requests, limits = resources.requests or {}, resources.limits or {}
+    found = []
+    for resource in {**requests, **limits}:
+        limit = _nanos(limits[resource]) if resource in limits else 0
+        found.append(Demand(resource, _nanos(requests[resource]) if resource in requests else limit, limit))
+    return tuple(found)
+
+
+def reckon(
+    init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
+) -> dict[str, Account]:
+    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place`` among the init containers."""
     accounts = {name: Account() for name in names}
-    for position, container in enumerate(load.init_containers):
-        sidecar, before = container.restart_policy == "Always", position < place
-        for account, request, limit in _amounts(container, accounts):
-            account.requests.add_init(request, sidecar=sidecar, before=before)
-            account.limits.add_init(limit, sidecar=sidecar, before=before)
-    for container in load.containers:
-        for account, request, limit in _amounts(container, accounts):
+    for position, step in enumerate(init):
+        for resource, request, limit in step.demands:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
+            for side, amount in ((account.requests, request), (account.limits, limit)):
+                side.peak = max(side.peak, side.running + amount)  # only sidecars run so far
+                if step.sidecar:
+                    side.running += amount
+                    if position < place:
+                        side.held += amount
+    for container in containers:
+        for resource, request, limit in container:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
             account.requests.running += request
             account.limits.running += limit
     return accounts
@@ -80,23 +117,6 @@ def devices(accounts: Mapping[str, Account], names: Iterable[str]) -> dict[str, 
     """How many devices of each of these extended resources the scheduler reserves, zeros left out."""
     counts = ((name, accounts[name].requests.effective // UNIT) for name in names)
     return {name: count for name, count in counts if count > 0}
-
-
-def _amounts(container: Sized, accounts: Mapping[str, Account]) -> Iterable[tuple[Account, int, int]]:
-    """(account, request, limit) for what the container names; a limit alone is a request too, as the API server defaults it."""
-    if (resources := container.resources) is None:
-        return
-    requests, limits = resources.requests or {}, resources.limits or {}
-    for name in {**requests, **limits}:
-        if (account := accounts.get(name)) is None:
-            continue
-        limit = _nanos(limits[name]) if name in limits else 0
-        request = _nanos(requests[name]) if name in requests else limit
-        if limit > 0:
-            account.limited += 1
-            account.equal += request == limit
-        account.largest = max(account.largest, request)
-        yield account, request, limit
 
 
 def _nanos(value: Amount) -> int:

@@ -19,8 +19,7 @@ from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
 from .config import CheckConfig, Config
-from .detection import COMPUTE, Account
-from .objects import Load, Sized
+from .detection import COMPUTE, Account, Step
 from .quantities import UNIT, fractional_cpu, quantity_text
 
 __all__ = ["Injection", "inject", "place"]
@@ -43,7 +42,6 @@ _FIELDS: Final = (
     (names.ENV_POD_UID, "metadata.uid"),
     (names.ENV_POD_IP, "status.podIP"),
 )
-Amounts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +56,33 @@ class Injection:
 
 
 def inject(
-    load: Load,
-    accounts: Mapping[str, Account],
-    position: int,
-    *,
     config: Config,
     checks: Sequence[CheckConfig],
+    accounts: Mapping[str, Account],
     devices: Mapping[str, int],
+    *,
+    position: int,
+    compute_of: int,
     gang_config_map: str | None,
 ) -> Injection:
     """The checks for a pod that carries none of our containers.
 
-    ``devices`` is what the scheduler reserves, ``gang_config_map`` the gang's where the pod takes part in one.
+    ``accounts`` and ``devices`` are what the scheduler reserves; ``compute_of`` is the number of containers from which CPU and
+    memory of the pod come (0: from resources of its own); ``gang_config_map`` is the gang's where the pod takes part in one.
     """
-    requests, limits = _resources(load, accounts, config, devices)
+    requests, limits = _resources(config, accounts, devices, compute_of)
+    resources = {"requests": requests, "limits": limits} if requests else {"limits": limits}
     expected = sum(int(limits.get(name, "0")) for name in config.gpu_detection.resource_names)
-    amounts = tuple(requests.items()), tuple(limits.items())
     volumes = _volumes(config)
     return Injection(
         position,
-        [_container(check, config, *amounts, expected) for check in checks],
+        [{**_container(check, config, expected), "resources": resources} for check in checks],
         volumes if gang_config_map is None else [*volumes, *_gang_volumes(gang_config_map)],
         {names.CHECKED_LABEL: "true"},
     )
 
 
-def place(init: Sequence[Sized], provider_globs: Sequence[str]) -> int:
+def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
     """Where the checks stand: behind the last of the provider's own init containers, such as a network plugin's daemon
     that NCCL needs."""
     return max(
@@ -92,7 +91,7 @@ def place(init: Sequence[Sized], provider_globs: Sequence[str]) -> int:
 
 
 def _resources(
-    load: Load, accounts: Mapping[str, Account], config: Config, devices: Mapping[str, int]
+    config: Config, accounts: Mapping[str, Account], devices: Mapping[str, int], compute_of: int
 ) -> tuple[dict[str, str], dict[str, str]]:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
@@ -104,11 +103,10 @@ def _resources(
         if room > 0:
             requests[name] = limits[name] = str(room)
     # With resources of its own, the pod's QoS class and cost come from those alone.
-    if load.resources is None or not (load.resources.requests or load.resources.limits):
-        everyone = len(load.init_containers) + len(load.containers)
-        guaranteed = all(accounts[name].equal == everyone for name in COMPUTE)
+    if compute_of:
+        guaranteed = all(accounts[name].equal == compute_of for name in COMPUTE)
         for name in COMPUTE:
-            request, limit = _compute(name, accounts[name], everyone, guaranteed=guaranteed)
+            request, limit = _compute(name, accounts[name], compute_of, guaranteed=guaranteed)
             if request > 0:
                 requests[name] = quantity_text(request)
             if limit > 0:
@@ -130,9 +128,9 @@ def _compute(name: str, account: Account, everyone: int, *, guaranteed: bool) ->
     return request, limit
 
 
-@lru_cache(maxsize=1024)
-def _container(check: CheckConfig, config: Config, requests: Amounts, limits: Amounts, expected: int) -> dict[str, Any]:
-    """One init container; the pods of a job ask for the same, so it is made once for them. Nobody changes it."""
+@lru_cache(maxsize=256)
+def _container(check: CheckConfig, config: Config, expected: int) -> dict[str, Any]:
+    """One init container but for its resources. Made once; nobody changes it."""
     mounts = [
         _mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True),
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
@@ -149,7 +147,6 @@ def _container(check: CheckConfig, config: Config, requests: Amounts, limits: Am
         "image": check.image,
         "imagePullPolicy": check.image_pull_policy,
         "env": _env(check, config, expected),
-        "resources": {"requests": dict(requests), "limits": dict(limits)} if requests else {"limits": dict(limits)},
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",

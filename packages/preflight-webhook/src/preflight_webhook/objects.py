@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
+    "Amount",
     "Container",
-    "Load",
     "Metadata",
     "Mount",
     "Os",
@@ -21,7 +21,6 @@ __all__ = [
     "Resources",
     "Review",
     "SchedulingGroup",
-    "Sized",
     "Spec",
     "Variable",
     "Volume",
@@ -43,22 +42,6 @@ class Resources(_Object):
 
 class Mount(_Object):
     name: str = ""
-
-
-class Sized(_Object):
-    """What a container costs, and whether it is a sidecar."""
-
-    name: str = ""
-    resources: Resources | None = None
-    restart_policy: str | None = None
-
-
-class Load(_Object):
-    """What a whole pod costs: its containers' resources, and its own."""
-
-    containers: list[Sized]
-    init_containers: list[Sized]
-    resources: Resources | None = None
 
 
 class Container(_Object):
