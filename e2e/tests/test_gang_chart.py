@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import yaml
-from preflight_e2e.helm import UMBRELLA, ChartError, Object, Values, only, render
+from preflight_e2e.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
 
 READ = {"get", "list", "watch"}
 
@@ -44,7 +45,6 @@ def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> 
         ("", "pods"): {"patch"},
         ("", "configmaps"): {"create", "update", "delete"},
         ("", "events"): {"create"},
-        ("events.k8s.io", "events"): {"create"},
     }
 
 
@@ -82,12 +82,11 @@ def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     assert all(right == READ for right in rights)
 
 
-def test_the_lease_that_may_be_written_is_the_one_that_the_controller_is_told() -> None:
-    rules = only(made(fullnameOverride="second"), "Role")["rules"]
-    env = {e["name"]: e.get("value") for e in pod(fullnameOverride="second")["containers"][0]["env"]}
-    named = [name for rule in rules for name in rule.get("resourceNames", [])]
-    assert [env["LEASE_NAME"]] == named == ["second"]
-    assert only(made(fullnameOverride="second"), "Lease")["metadata"]["name"] == "second"
+def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
+    objects = made(fullnameOverride="second")
+    rules = only(objects, "Role")["rules"]
+    assert [name for rule in rules for name in rule.get("resourceNames", [])] == ["preflight-gang"]
+    assert only(objects, "Lease")["metadata"]["name"] == "preflight-gang"
     assert [rule["verbs"] for rule in rules if "resourceNames" not in rule] == [["create"]]
 
 
@@ -96,7 +95,14 @@ def test_the_lease_that_may_be_written_is_the_one_that_the_controller_is_told() 
 
 def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
     config = yaml.safe_load(only(made(checks=["dcgm-diag", "ours"]), "ConfigMap")["data"]["config.yaml"])
-    assert config == {"checks": ["dcgm-diag", "ours"], "leaseDuration": "15s", "logLevel": "info"}
+    assert config == {"checks": ["dcgm-diag", "ours"], "leaseDuration": "15s", "logLevel": "info", "writes": 32}
+
+
+def test_every_key_that_the_controller_knows_reaches_it() -> None:
+    values = json.loads((GANG / "values.schema.json").read_text())["properties"]
+    of_the_chart = json.loads((CHARTS / "schema" / "preflight-gang.json").read_text())["properties"]
+    config = yaml.safe_load(only(made(), "ConfigMap")["data"]["config.yaml"])
+    assert {*config} == {*values} - {*of_the_chart}
 
 
 def test_the_configuration_is_mounted_where_the_controller_looks_for_it() -> None:
@@ -206,17 +212,23 @@ def test_users_and_groups_can_be_exempt() -> None:
     assert r'exists(g, g in ["say \"friend\""])' in both
 
 
-def test_what_is_reserved_is_reserved_everywhere_unless_told_otherwise() -> None:
-    def reach(**values: Any) -> Any:
-        bindings = [o for o in made(**values) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
-        return {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings}
-
-    selector = {"matchLabels": {"team": "vision"}}
-    assert set(reach().values()) == {None}
-    assert reach(protection={"namespaceSelector": selector}) == {
+@pytest.mark.parametrize(
+    ("values", "expression"),
+    [
+        ({}, {"key": "nvsentinel.nvidia.com/preflight", "operator": "NotIn", "values": ["disabled"]}),
+        (None, {"key": "team", "operator": "Exists"}),
+    ],
+    ids=["default", "chosen"],
+)
+def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_says(
+    values: Values | None, expression: Object
+) -> None:
+    chosen = {"protection": {"namespaceSelector": {"matchExpressions": [expression]}}} if values is None else values
+    bindings = [o for o in made(**chosen) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings} == {
         "preflight-gang-controller-pods": None,
         "preflight-gang-controller-configmaps": None,
-        "preflight-gang-reserved": {"namespaceSelector": selector},
+        "preflight-gang-reserved": {"namespaceSelector": {"matchExpressions": [expression]}},
     }
 
 
@@ -225,7 +237,8 @@ def test_what_is_reserved_is_reserved_everywhere_unless_told_otherwise() -> None
     [
         {"checks": ["DCGM"]},
         {"checks": "dcgm-diag"},
-        {"leaseDuration": "15"},
+        {"leaseDuration": 15},
+        {"writes": 0},
         {"logLevel": "loud"},
         {"replicas": -1},
         {"protection": {"exemptUsers": "admin"}},

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 OURS = "preflight.nvsentinel.nvidia.com/"
 ROSTER, GANG, CHECKED = OURS + "roster", OURS + "gang", OURS + "checked"
+LEASE = "preflight-gang"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 Patch = list[dict[str, Any]]
 
@@ -122,7 +123,7 @@ def place() -> Iterator[Place]:
 
 def prepared(made: Installed) -> Place:
     made.release.install(made.gang_values())
-    namespace = made.namespace(**{"preflight-e2e": made.name})
+    namespace = made.shielded()
     until(lambda: said(lambda: made.api.read_namespaced_service_account("default", namespace)) == "", "default account")
     made.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
     debugger = {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch"]}
@@ -295,7 +296,7 @@ def test_the_controller_cannot_change_its_own_configuration(place: Place) -> Non
 
 def test_the_controller_holds_one_lease(place: Place) -> None:
     coordination, name = place.controller.coordination, place.installed.name
-    coordination.replace_namespaced_lease(name, name, coordination.read_namespaced_lease(name, name))
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
     other = {"metadata": {"name": "other"}}
     coordination.create_namespaced_lease(name, other)
     assert "forbidden" in said(lambda: coordination.read_namespaced_lease("other", name))
@@ -306,9 +307,9 @@ def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed)
     prepared(fresh)
     coordination, name = actor(fresh, fresh.name, fresh.name).coordination, fresh.name
     leases: Any = client.CoordinationV1Api()
-    leases.delete_namespaced_lease(name, name)
-    coordination.create_namespaced_lease(name, {"metadata": {"name": name}})
-    coordination.replace_namespaced_lease(name, name, coordination.read_namespaced_lease(name, name))
+    leases.delete_namespaced_lease(LEASE, name)
+    coordination.create_namespaced_lease(name, {"metadata": {"name": LEASE}})
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
 
 
 # --- a tenant who may do in his namespace whatever its admin may
@@ -419,9 +420,9 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(place: Place) 
 def test_an_upgrade_exempts_somebody_and_the_leader_stays(fresh: Installed) -> None:
     place = prepared(fresh)
     coordination, name, pod = place.controller.coordination, fresh.name, place.pod()
-    lease = coordination.read_namespaced_lease(name, name)
+    lease = coordination.read_namespaced_lease(LEASE, name)
     lease.spec = {"holderIdentity": "somebody", "leaseTransitions": 3}
-    coordination.replace_namespaced_lease(name, name, lease)
+    coordination.replace_namespaced_lease(LEASE, name, lease)
     forged = add(annotation(ROSTER), "{}")
     assert place.tenant.patch(pod, forged) != ""
     values = fresh.gang_values()
@@ -429,7 +430,7 @@ def test_an_upgrade_exempts_somebody_and_the_leader_stays(fresh: Installed) -> N
     values["preflight-gang"]["protection"]["exemptUsers"] = [tenant]
     fresh.release.upgrade(values)
     until(lambda: place.tenant.patch(pod, forged, dry_run="All") == "", "exemption")
-    kept = coordination.read_namespaced_lease(name, name).spec
+    kept = coordination.read_namespaced_lease(LEASE, name).spec
     assert (kept.holder_identity, kept.lease_transitions) == ("somebody", 3)
 
 
