@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -233,16 +233,20 @@ def head(code: int, kind: str, *more: tuple[str, str]) -> bytes:
 
 
 async def converse(
-    api: Api, intercept: Callable[[Request], Answer | None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    api: Api,
+    intercept: Callable[[Request], Awaitable[Answer | Request]],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
 ) -> None:
-    """Answer one connection's requests, one after another, until it closes."""
+    """Answer one connection's requests, one after another, until it closes; ``intercept`` may change or answer each."""
 
     async def chunk(data: bytes) -> None:
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         await writer.drain()
 
     while request := await read_request(reader):
-        answer = intercept(request)
+        admitted = await intercept(request)
+        request, answer = (admitted, None) if isinstance(admitted, Request) else (request, admitted)
         if answer is None and request.params.get("watch") in {"true", "1"} and request.method == "GET":
             answer = api.refusal_to_watch(request)
             if answer is None:
