@@ -7,7 +7,7 @@ A check is one settings class, one ``async def probe(run)``, and ``run_main(Chec
 from .child import Completed, ToolMissing
 from .gpus import Gpu
 from .runner import Check, Run, run_main
-from .settings import SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
+from .settings import Parser, SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
 from .verdict import NODE, Action, Finding, Inconclusive, Outcome, Skipped, Subject, Verdict
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Gpu",
     "Inconclusive",
     "Outcome",
+    "Parser",
     "Run",
     "SettingsError",
     "Skipped",
