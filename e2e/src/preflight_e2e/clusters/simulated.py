@@ -67,6 +67,7 @@ class SimulatedLab(Lab):
         self._network = self._exit.enter_context(_network())
         self.history: list[tuple[float, dict[str, Any]]] = []
         """Every state of every pod, with the time (seconds since the epoch) at which it was written."""
+        self._addressed: dict[str, dict[str, float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wanted: dict[str, int] = {}
 
@@ -251,11 +252,7 @@ class SimulatedLab(Lab):
 
     @contextlib.contextmanager
     def addresses(self, namespace: str) -> Iterator[dict[str, float]]:
-        seen: dict[str, float] = {}
-        yield seen
-        for when, pod in self.history:
-            if pod["metadata"]["namespace"] == namespace and pod["status"].get("podIP"):
-                seen.setdefault(pod["metadata"]["name"], when)
+        yield self._addressed.setdefault(namespace, {})
 
     async def _observe(self, pods: Resource) -> None:
         version, store = self.double.store.version, self.double.store
@@ -264,7 +261,10 @@ class SimulatedLab(Lab):
             for step in store.since(version):
                 version = step.version
                 if step.resource == pods and step.after is not None:
-                    self.history.append((time.time(), step.after))
+                    when, meta = time.time(), step.after["metadata"]
+                    self.history.append((when, step.after))
+                    if step.after["status"].get("podIP"):
+                        self._addressed.setdefault(meta["namespace"], {}).setdefault(meta["name"], when)
             await news.wait()
 
     def namespace(self, name: str) -> str:
