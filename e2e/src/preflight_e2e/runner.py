@@ -255,7 +255,8 @@ def _check(status: Any) -> dict[str, Any]:
     """One check as its container's status tells it."""
     ended = status.state.terminated
     if ended is None:
-        return {"check": status.name.removeprefix("preflight-"), "outcome": "not ended", "code": "", "exit_code": None}
+        outcome = "not ended" if status.state.running else "not run"
+        return {"check": status.name.removeprefix("preflight-"), "outcome": outcome, "code": "", "exit_code": None}
     try:
         result = json.loads(ended.message or "{}")
     except ValueError:

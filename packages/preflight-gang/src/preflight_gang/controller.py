@@ -25,7 +25,9 @@ from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .results import ended_checks, event_of
 from .sealing import Answer, Gang, decide
-from .sizing import size
+from .sizes import Kind
+from .sizing import object_of, size
+from .sources import SOURCES
 from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
@@ -156,9 +158,13 @@ class Controller:
         if known is None or known.metadata.uid != found.metadata.uid or _version(known) <= _version(found):
             self._config_maps[place] = found
 
-    def _object_changed(self, source: str, namespace: str, name: str) -> None:
+    def _object_changed(self, kind: Kind, namespace: str, name: str) -> None:
+        """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
         for key, members in self._members.items():
-            if key[0] == namespace and any(m.source == source and m.object == name for m in members.values()):
+            if namespace and key[0] != namespace:
+                continue
+            named = object_of(tuple(members.values()))
+            if named is not None and kind in SOURCES.get(named[0], ()) and (not name or named[1] == name):
                 self.gangs.add(key)
 
     # --- what the leader does

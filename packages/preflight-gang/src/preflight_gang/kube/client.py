@@ -40,10 +40,9 @@ T = TypeVar("T")
 Params = Mapping[str, str | int]
 
 READ_ATTEMPTS: Final = 5
-WATCH_SECONDS: Final = (240, 480)
-"""For how long one watch is asked for; spread, so that the watches of all replicas do not end together."""
-WATCH_SILENCE: Final = 150.0
-"""A server that allows bookmarks sends one a minute; after two that did not come, the connection is taken for dead."""
+WATCH_SECONDS: Final = (120, 240)
+"""For how long one watch is asked for; spread, so that the watches of all replicas do not end together. Not longer,
+because a watch says nothing while nothing happens: this is also how late a silent break could be noticed."""
 TOKEN_AGE: Final = 60.0
 """The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute is early enough."""
 
@@ -215,31 +214,32 @@ class Client:
             "timeoutSeconds": seconds,
         }
         self.requests.count["watch"] += 1
-        timeout = httpx.Timeout(self._timeout, read=min(WATCH_SILENCE, seconds + self._timeout))
+        timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
+        request = self._http.build_request("GET", path, params=asked, timeout=timeout)
         try:
-            async with self._http.stream("GET", path, params=asked, timeout=timeout) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                    raise _refusal(answer, f"watch {path}")
-                async with aclosing(self._events(answer, msgspec.json.Decoder(type_), path)) as events:
-                    yield events
+            answer = await self._http.send(request, stream=True)
+            if answer.is_error:
+                await answer.aread()
+                raise _refusal(answer, f"watch {path}")
         except httpx.HTTPError as error:
             raise self._silence(f"watch {path}", error) from error
+        try:
+            async with aclosing(self._events(answer, msgspec.json.Decoder(type_), path)) as events:
+                yield events
+        finally:
+            await answer.aclose()
 
     async def _events(
         self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str
     ) -> AsyncGenerator[Event[T]]:
         rest = b""
-        async for chunk in answer.aiter_raw():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                frame = _decoded(_FRAME, line, path)
-                if frame.type == "ERROR":
-                    status = _decoded(_STATUS, frame.object, path)
-                    raise _error(f"watch {path}", status.code, status)
-                version = _decoded(_VERSIONED, frame.object, path).metadata.resource_version
-                kind = cast(Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"], frame.type)
-                yield Event(kind, None if kind == "BOOKMARK" else _decoded(decoder, frame.object, path), version)
+        try:
+            async for chunk in answer.aiter_raw():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield _event(line, decoder, path)
+        except httpx.HTTPError as error:
+            raise self._silence(f"watch {path}", error) from error
 
     async def create(self, path: str, body: object) -> bytes:
         """Create ``body`` in the collection ``path``; Conflict where it exists already."""
@@ -343,6 +343,16 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: 
         return decoder.decode(data)
     except msgspec.DecodeError as error:
         raise KubeError(f"{path}: the API server's answer cannot be read ({error}).") from error
+
+
+def _event(line: bytes, decoder: msgspec.json.Decoder[T], path: str) -> Event[T]:
+    frame = _decoded(_FRAME, line, path)
+    if frame.type == "ERROR":
+        status = _decoded(_STATUS, frame.object, path)
+        raise _error(f"watch {path}", status.code, status)
+    kind = cast(Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"], frame.type)
+    version = _decoded(_VERSIONED, frame.object, path).metadata.resource_version
+    return Event(kind, None if kind == "BOOKMARK" else _decoded(decoder, frame.object, path), version)
 
 
 def _retry_after(answer: httpx.Response) -> float | None:

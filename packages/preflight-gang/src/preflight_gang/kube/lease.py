@@ -154,7 +154,7 @@ class _Candidate:
                     except Exception as error:  # raised again below, without a group around it
                         failure = error
                 if scope.cancelled_caught:
-                    log.warning("lost the lease", extra={"about": self._about})
+                    log.warning("no longer leading", extra={"about": self._about})
                 tasks.cancel_scope.cancel()
         finally:
             held = leadership.valid()
@@ -176,7 +176,8 @@ class _Candidate:
                 break
             try:
                 until = await self._rewrite(self._spec(leadership.epoch))
-            except _Lost:
+            except _Lost as lost:
+                log.warning("lost the lease", extra={"about": {**self._about, "error": str(lost)}})
                 break
             except KubeError as error:
                 log.warning("not renewed", extra={"about": {**self._about, "error": str(error)}})
@@ -200,14 +201,16 @@ class _Candidate:
         """Write over our own lease; until when that makes us the holder. Raises _Lost when it is no longer ours."""
         try:
             return await self._write(spec)
-        except NotFound:
-            raise _Lost from None
-        except Conflict:
-            # Somebody touched its labels, or the answer to a renewal of ours never came: still ours?
+        except (NotFound, Conflict):
+            # Deleted or taken; or somebody touched its labels, or the answer to a renewal of ours never came.
+            pass
+        try:
             self._lease = await self._client.get(self._path, dict)
+        except NotFound:
+            raise _Lost("it has been deleted") from None
         kept = self._lease.get("spec") or {}
         if (kept.get("holderIdentity"), kept.get("leaseTransitions")) != (self._identity, spec["leaseTransitions"]):
-            raise _Lost
+            raise _Lost(f"{kept.get('holderIdentity')!r} has taken it")
         return await self._write(spec)
 
     async def _write(self, spec: dict[str, Any]) -> float:
