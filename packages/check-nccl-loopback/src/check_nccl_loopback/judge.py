@@ -163,7 +163,7 @@ def _broken(case: Case, broken: Taken) -> Step | Verdict:
     if result.timed_out:
         return verdicts.hung(result)
     if error is None:
-        return verdicts.unexplained(result)
+        return verdicts.unexplained(result, case.shm)
     if error.kind is Kind.ENVIRONMENT:
         return verdicts.environment(error, case.shm)
     if error.kind is Kind.DEVICE:

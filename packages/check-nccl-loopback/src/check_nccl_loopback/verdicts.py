@@ -330,11 +330,17 @@ def hung(result: Measurement) -> Verdict:
     )
 
 
-def unexplained(result: Measurement) -> Verdict:
+_SIGNALS = {7: "; is /dev/shm large enough?", 9: "; did it meet the container's memory limit?"}
+
+
+def unexplained(result: Measurement, shm: str) -> Verdict:
     """It ended without a result and without a reason."""
     if result.status < 0 or result.status > 128:
         signal = -result.status if result.status < 0 else result.status - 128
-        return Verdict.inconclusive("TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}").')
+        hint = _SIGNALS.get(signal, "")
+        return Verdict.inconclusive(
+            "TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}'
+        )
     return Verdict.inconclusive(
         "NO_RESULT",
         f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.said}"); see the lines above.',
