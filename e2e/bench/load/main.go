@@ -1,4 +1,5 @@
-// Command load drives an HTTPS endpoint with one request over and over and reports rate and latency.
+// Command load drives an HTTPS endpoint with one request over and over and reports rate and latency. With -vary, every
+// request is one of its kind: each occurrence of that text is replaced by a number of as many digits.
 //
 // It does as little as possible per request, so that on a two-core machine the server is what is measured: each connection
 // writes prebuilt bytes, and of the answer it reads the status, the content-length and the body.
@@ -17,6 +18,7 @@ import (
 	"sort"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,6 +37,7 @@ func main() {
 	seconds := flag.Float64("seconds", 5, "")
 	warmup := flag.Float64("warmup", 1, "seconds that are not counted")
 	rate := flag.Float64("rate", 0, "requests per second over all connections; 0: as fast as answers come")
+	vary := flag.String("vary", "", "a text in the body that becomes a different number in every request")
 	flag.Parse()
 
 	body, err := os.ReadFile(*bodyFile)
@@ -44,6 +47,11 @@ func main() {
 	}
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", *path, len(body))
 	request := append([]byte(head), body...)
+	places := occurrences(request, *vary)
+	if *vary != "" && len(places) == 0 {
+		fmt.Fprintln(os.Stderr, "load: the body does not contain the text of -vary")
+		os.Exit(2)
+	}
 
 	start := time.Now()
 	from, end := start.Add(seconds2(*warmup)), start.Add(seconds2(*warmup+*seconds))
@@ -53,7 +61,8 @@ func main() {
 		group.Add(1)
 		go func(w *worker, offset int) {
 			defer group.Done()
-			w.err = w.drive(*address, request, from, end, *rate/float64(*connections), offset)
+			own := varied{append([]byte(nil), request...), places, len(*vary)}
+			w.err = w.drive(*address, own, from, end, *rate/float64(*connections), offset)
 		}(&workers[i], i)
 	}
 	group.Wait()
@@ -82,7 +91,42 @@ func main() {
 
 func seconds2(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func (w *worker) drive(address string, request []byte, from, end time.Time, rate float64, offset int) error {
+// varied is a request whose places are filled with a number that no other request has.
+type varied struct {
+	bytes  []byte
+	places []int
+	digits int
+}
+
+var counter atomic.Uint64
+
+func (v varied) next() []byte {
+	if len(v.places) == 0 {
+		return v.bytes
+	}
+	number := counter.Add(1)
+	for digit := v.digits - 1; digit >= 0; digit-- {
+		for _, place := range v.places {
+			v.bytes[place+digit] = byte('0' + number%10)
+		}
+		number /= 10
+	}
+	return v.bytes
+}
+
+func occurrences(in []byte, text string) (places []int) {
+	for at := 0; text != ""; {
+		next := bytes.Index(in[at:], []byte(text))
+		if next < 0 {
+			break
+		}
+		places = append(places, at+next)
+		at += next + len(text)
+	}
+	return places
+}
+
+func (w *worker) drive(address string, request varied, from, end time.Time, rate float64, offset int) error {
 	raw, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -105,7 +149,7 @@ func (w *worker) drive(address string, request []byte, from, end time.Time, rate
 		if time.Now().After(end) {
 			return nil
 		}
-		if _, err := connection.Write(request); err != nil {
+		if _, err := connection.Write(request.next()); err != nil {
 			return err
 		}
 		status, body, err := answer(reader, w.last)

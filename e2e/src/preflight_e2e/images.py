@@ -51,6 +51,7 @@ class Component:
 
 COMPONENTS = (
     Component("preflight-webhook", "packages/preflight-webhook", is_check=False),
+    Component("preflight-gang", "packages/preflight-gang", is_check=False),
     Component("preflight-dcgm-diag", "packages/check-dcgm", is_check=True),
     Component("preflight-nccl-loopback", "packages/check-nccl-loopback", is_check=True),
 )

@@ -55,6 +55,41 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
     return {key: value for key, value in (("requests", requests), ("limits", limits)) if value or name_empty}
 
 
+gangs = st.tuples(
+    st.sampled_from(["schedulingGroup", "workloadRef", "labels", "volcano", "broken"]),
+    st.sampled_from(["train", "pg.1", "pg-1", "a-0123456789"]),
+)
+"""How a pod says which gang is its own, and the gang's name."""
+
+
+def join(gang: tuple[str, str], metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+    """Make the pod a member."""
+    match gang:
+        case "schedulingGroup", name:
+            spec["schedulingGroup"] = {"podGroupName": name}
+        case "workloadRef", name:
+            spec["workloadRef"] = {"name": name, "podGroup": "workers", "podGroupReplicaKey": "0"}
+        case "labels", name:
+            own = {"app.kubernetes.io/gang-id": name, "app.kubernetes.io/gang-size": "2"}
+            metadata["labels"] = {**(metadata.get("labels") or {}), **own}
+        case "volcano", name:
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), "scheduling.k8s.io/group-name": name}
+        case _:
+            spec["schedulingGroup"] = {}
+            metadata["labels"] = {**(metadata.get("labels") or {}), "app.kubernetes.io/gang-id": ""}
+
+
+def is_member(pod: dict[str, Any]) -> bool:
+    """What these tests know of a generated pod: whether it belongs to a gang."""
+    spec, metadata = pod["spec"], pod["metadata"]
+    return bool(
+        spec.get("schedulingGroup")
+        or spec.get("workloadRef")
+        or (metadata.get("labels") or {}).get("app.kubernetes.io/gang-id")
+        or (metadata.get("annotations") or {}).get("scheduling.k8s.io/group-name")
+    )
+
+
 @st.composite
 def pods(draw: st.DrawFn) -> dict[str, Any]:
     def container(name: str) -> dict[str, Any]:
@@ -84,6 +119,10 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": "p"}
     if draw(st.booleans()):
         metadata["labels"] = {"app": "x", "a/b~c": "y"}
+    if draw(st.integers(0, 3)) == 0:
+        metadata["annotations"] = draw(st.sampled_from([{}, {"a/b~c": "y"}]))
+    if draw(st.booleans()):
+        join(draw(gangs), metadata, spec)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

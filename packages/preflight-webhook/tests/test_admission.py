@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pods import GPU, cost, of, pods, qos
+from pods import GPU, cost, is_member, of, pods, qos
 from preflight_webhook.admission import decide
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision
@@ -21,7 +21,7 @@ CONFIG = parse(
 
 
 def judged(pod: dict[str, Any], config: Config = CONFIG) -> tuple[Decision, dict[str, Any]]:
-    decision = decide(json.dumps(pod).encode(), config)
+    decision = decide(json.dumps(pod).encode(), "ml", config)
     return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
 
 
@@ -50,7 +50,7 @@ def test_injection_never_changes_what_a_pod_costs(pod: dict[str, Any]) -> None:
 def test_the_patch_adds_checks_to_gpu_pods_and_nothing_to_others(pod: dict[str, Any]) -> None:
     decision, after = judged(pod)
     needs = cost(pod, "requests", GPU) > 0
-    assert decision.result == ("injected" if needs else "no-gpu")
+    assert decision.result == ("injected" if needs else "stamped" if is_member(pod) else "no-gpu")
     assert [c["name"] for c in checks(after)] == (["preflight-dcgm-diag", "preflight-mine"] if needs else [])
     if needs:
         assert checks(after)[0]["resources"]["limits"][GPU] == str(cost(pod, "requests", GPU))
@@ -59,7 +59,8 @@ def test_the_patch_adds_checks_to_gpu_pods_and_nothing_to_others(pod: dict[str, 
             "initContainers", []
         )
     else:
-        assert after == pod
+        assert after["spec"] == pod["spec"]
+        assert is_member(pod) or after == pod
 
 
 @given(pods())
@@ -67,7 +68,7 @@ def test_a_second_pass_on_its_own_output_changes_nothing(pod: dict[str, Any]) ->
     first, after = judged(pod)
     second, again = judged(after)
     assert again == after
-    assert second.result == ("unchanged" if first.result == "injected" else first.result)
+    assert second.result == ("unchanged" if first.result in {"injected", "stamped"} else first.result)
     assert second.patch == []
 
 
@@ -80,7 +81,7 @@ def test_whatever_stands_under_reserved_names_is_rebuilt(pod: dict[str, Any], da
     init.insert(data.draw(st.integers(0, len(init))), fake)
     forged["spec"].setdefault("volumes", []).append({"name": "preflight-tmp", "hostPath": {"path": "/"}})
     forged["metadata"].setdefault("labels", {})["preflight.nvsentinel.nvidia.com/checked"] = "false"
-    forged["metadata"]["annotations"] = {"preflight.nvsentinel.nvidia.com/roster": "{}"}
+    forged["metadata"].setdefault("annotations", {})["preflight.nvsentinel.nvidia.com/roster"] = "{}"
     decision, after = judged(forged)
     assert checks(after) == checks(honest)
     assert "evil" not in json.dumps(after)

@@ -40,11 +40,19 @@ def generator() -> Path:
 
 
 def drive(
-    port: int, body: Path, *, connections: int, seconds: float, rate: float = 0.0, cpu: int | None = None
+    port: int,
+    body: Path,
+    *,
+    connections: int,
+    seconds: float,
+    rate: float = 0.0,
+    cpu: int | None = None,
+    vary: str = "",
 ) -> dict[str, Any]:
-    """Drive ``port`` with ``body``; keys requests, failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it."""
+    """Drive ``port`` with ``body``; keys requests, failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it.
+    ``vary``: a text in the body that becomes a different number in every request."""
     command = [str(generator()), "-address", f"127.0.0.1:{port}", "-body", str(body), "-connections", str(connections)]
-    command += ["-seconds", str(seconds), "-rate", str(rate)]
+    command += ["-seconds", str(seconds), "-rate", str(rate), "-vary", vary]
     environ = {**os.environ, "GOMAXPROCS": "1"} if cpu is not None else dict(os.environ)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
     if cpu is not None:

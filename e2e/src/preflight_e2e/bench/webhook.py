@@ -11,7 +11,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ from .load import BenchError, drive
 
 __all__ = ["add_arguments", "realistic_review", "run"]
 
+LEAST_BYTES = 7 * 1024
+"""What the API server sends about a training pod; a smaller review would flatter the server."""
+NUMBER = "#" * 8
+"""Stands in the review for digits that the load generator makes different in every request, or leaves at zero."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=16, help="%(default)s")
@@ -36,33 +41,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        body = Path(folder) / "review.json"
-        body.write_text(json.dumps(realistic_review()))
+        alike, different = Path(folder) / "alike.json", Path(folder) / "different.json"
+        review = json.dumps(realistic_review(), separators=(",", ":"))  # as Go writes it
+        different.write_text(review)
+        alike.write_text(review.replace(NUMBER, "0" * len(NUMBER)))
+        if len(review) < LEAST_BYTES:
+            raise BenchError(f"the review has {len(review)} bytes, less than {LEAST_BYTES}; give its pod more.")
         cores = sorted(os.sched_getaffinity(0))
         serving, loading = (cores[0], cores[1]) if len(cores) > 1 else (cores[0], None)
         print(
-            f"review of {body.stat().st_size} bytes, {args.connections} connections, server on core {serving}, load on core {loading}"
+            f"review of {len(review)} bytes, {args.connections} connections, server on core {serving}, load on core {loading}"
         )
-        runs = []
+        load: dict[str, Any] = {"connections": args.connections, "seconds": args.seconds, "cpu": loading}
         with serving_webhook(Path(folder), serving) as (port, pid):
-            for number in range(args.runs):
-                measured = drive(port, body, connections=args.connections, seconds=args.seconds, cpu=loading)
-                check_answer(measured)
-                runs.append({**measured, "rss_mb": resident_mb(pid)})
-                print(
-                    f"run {number + 1}: {measured['per_s']:8.0f} reviews/s  p50 {measured['p50_ms']:.2f} ms  p99 {measured['p99_ms']:.2f} ms"
-                )
-            steady = drive(port, body, connections=args.connections, seconds=args.seconds, rate=1000, cpu=loading)
+            first = repeated(args.runs, "alike", lambda: drive(port, alike, **load), pid)
+            second = repeated(args.runs, "all different", lambda: drive(port, different, vary=NUMBER, **load), pid)
+            steady = drive(port, alike, rate=1000, **load)
             print(f"steady 1,000/s: p50 {steady['p50_ms']:.2f} ms  p99 {steady['p99_ms']:.2f} ms")
-    keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "rss_mb": "rss_mb"}
-    figures = {
-        "webhook": {key: round(statistics.median(one[source] for one in runs), 2) for key, source in keys.items()}
-    }
-    figures["webhook"]["steady_1000_p99_ms"] = round(steady["p99_ms"], 2)
-    print(json.dumps(figures))
+    figures = {"review_bytes": len(review), "steady_1000_p99_ms": round(steady["p99_ms"], 2)}
+    result = {"webhook": {**first, **{f"different_{key}": value for key, value in second.items()}, **figures}}
+    print(json.dumps(result))
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
+
+
+def repeated(runs: int, what: str, once: Callable[[], dict[str, Any]], pid: int) -> dict[str, float]:
+    """The median of several runs."""
+    found = []
+    for number in range(runs):
+        measured = once()
+        check_answer(measured)
+        found.append({**measured, "rss_mb": resident_mb(pid)})
+        print(
+            f"{what}, run {number + 1}: {measured['per_s']:8.0f} reviews/s  p50 {measured['p50_ms']:.2f} ms  p99 {measured['p99_ms']:.2f} ms"
+        )
+    keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "rss_mb": "rss_mb"}
+    return {key: round(statistics.median(one[source] for one in found), 2) for key, source in keys.items()}
 
 
 @contextmanager
@@ -73,7 +88,9 @@ def serving_webhook(folder: Path, core: int) -> Iterator[tuple[int, int]]:
         raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
     make_certificate(folder)
     config = folder / "config.yaml"
-    config.write_text("checks: [{name: dcgm-diag, image: 'preflight-dcgm-diag:0.1.0'}]\n")
+    config.write_text(
+        "checks: [{name: dcgm-diag, image: 'preflight-dcgm-diag:0.1.0'}, {name: nccl-allreduce, image: 'preflight-nccl-allreduce:0.1.0'}]\n"
+    )
     log = folder / "log"
     command = [
         program,
@@ -103,9 +120,10 @@ def serving_webhook(folder: Path, core: int) -> Iterator[tuple[int, int]]:
 
 
 def check_answer(measured: dict[str, Any]) -> None:
-    """Rates of refusals are no result: the last answer must be a patch that injects."""
+    """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the gang's member."""
     response = json.loads(measured["answer"])["response"]
-    if measured["failed"] or "initContainers" not in base64.b64decode(response.get("patch", "")).decode():
+    patch = base64.b64decode(response.get("patch", "")).decode()
+    if measured["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
         raise BenchError(f"{measured['failed']} of {measured['requests']} answers were no patch; nothing was measured.")
 
 
@@ -130,7 +148,10 @@ def make_certificate(folder: Path) -> None:
 
 
 def realistic_review() -> dict[str, Any]:
-    """A training pod as the API server sends it, about 7 KB: environment, volumes, tolerations, managedFields."""
+    """A gang's member as the API server sends it: environment, volumes, tolerations, managedFields.
+
+    :data:`NUMBER` stands in its name, its gang, and its memory.
+    """
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     groups = ["system:serviceaccounts", "system:authenticated"]
@@ -140,7 +161,7 @@ def realistic_review() -> dict[str, Any]:
         "request": {
             "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
             **{"kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource},
-            **{"name": "train-0", "namespace": "ml", "operation": "CREATE"},
+            **{"name": f"train-{NUMBER}", "namespace": "ml", "operation": "CREATE"},
             "userInfo": {"username": "system:serviceaccount:kube-system:job-controller", "uid": "a", "groups": groups},
             **{"object": _pod(), "oldObject": None, "dryRun": False, "options": {}},
         },
@@ -148,7 +169,7 @@ def realistic_review() -> dict[str, Any]:
 
 
 def _pod() -> dict[str, Any]:
-    env: list[Any] = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(12)]
+    env: list[Any] = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(20)]
     env += [{"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}]
     mounts: list[Any] = [{"name": n, "mountPath": f"/mnt/{n}"} for n in ("data", "checkpoints", "scratch", "shm")]
     mounts.append(
@@ -163,7 +184,7 @@ def _pod() -> dict[str, Any]:
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent",
     }
-    amounts = {"cpu": "96", "memory": "1800Gi", "nvidia.com/gpu": "8", "nvidia.com/mlnxnics": "8"}
+    amounts = {"cpu": "96", "memory": f"1932{NUMBER}0", "nvidia.com/gpu": "8", "nvidia.com/mlnxnics": "8"}
     fields: dict[str, Any] = {
         f"f:{name}": {".": {}, "f:name": {}, "f:value": {}}
         for name in ("metadata", "labels", "spec", "containers", "env", "resources", "volumes")
@@ -193,7 +214,7 @@ def _pod() -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": "train-0",
+            "name": f"train-{NUMBER}",
             "generateName": "train-",
             "namespace": "ml",
             "labels": {"app": "train", **labels},
@@ -215,7 +236,7 @@ def _pod() -> dict[str, Any]:
                     "fieldsType": "FieldsV1",
                     "fieldsV1": fields,
                 }
-                for i in range(2)
+                for i in range(4)
             ],
         },
         "spec": {
@@ -233,6 +254,7 @@ def _pod() -> dict[str, Any]:
             "restartPolicy": "Never",
             "tolerations": [{"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)],
             "schedulerName": "default-scheduler",
+            "schedulingGroup": {"podGroupName": f"train-{NUMBER}"},
             "serviceAccountName": "default",
             "securityContext": {},
             "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},

@@ -60,7 +60,7 @@ class Admission:
             started = time.perf_counter()
             request = review.decode_review(body)
             uid = request.uid
-            decision = admission.decide(request.object, self.state.config)
+            decision = admission.decide(request.object, request.namespace, self.state.config)
             answer = review.encode_answer(uid, decision)
         except _Refused as error:
             await self._refuse(send, error.status, error.message)
@@ -150,7 +150,9 @@ async def _respond(send: Send, status: int, body: bytes, content_type: tuple[byt
 def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
-    told = decision.result in {"injected", "denied"}
+    if decision.stamp is not None:
+        metrics.stamped(decision.stamp.source)
+    told = decision.result in {"injected", "stamped", "denied"}
     if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
         return
     about: dict[str, object] = {
@@ -159,6 +161,8 @@ def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
         "result": decision.result,
         "dry_run": request.dry_run,
     }
+    if decision.stamp is not None:
+        about["gang"] = decision.stamp.id
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
     logs.line("info" if told else "debug", decision.message, about)

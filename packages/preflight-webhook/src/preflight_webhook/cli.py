@@ -113,7 +113,7 @@ def _explain(args: argparse.Namespace) -> int:
     where = "standard input" if args.file == "-" else args.file
     try:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
-        told = [explain(what, pod, config, args.output) for what, pod in pods_in(text, where)]
+        told = [explain(*found, config, args.output) for found in pods_in(text, where)]
     except OSError as error:
         print(f"{args.file}: {error.strerror}; give a file with a pod in it.", file=sys.stderr)
         return EXIT_BAD_INPUT

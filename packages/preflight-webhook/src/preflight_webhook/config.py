@@ -34,7 +34,8 @@ class EnvVar(_Section, frozen=True, kw_only=True):
 
 
 class CheckConfig(_Section, frozen=True, kw_only=True):
-    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back."""
+    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back;
+    a ``gang`` check tests the fabric between the members of a gang (nccl-allreduce does, whatever stands here)."""
 
     name: Name
     image: Image
@@ -43,7 +44,12 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     enforcement: Literal["enforce", "observe"] = "enforce"
     on_inconclusive: Literal["block", "allow"] | None = None
     timeout: str = ""
+    gang: bool = False
     env: tuple[EnvVar, ...] = ()
+
+    @property
+    def gang_wide(self) -> bool:
+        return self.gang or self.name == names.NCCL_ALLREDUCE
 
 
 class Dcgm(_Section, frozen=True, kw_only=True):
@@ -68,8 +74,18 @@ class GangLabels(_Section, frozen=True, kw_only=True):
 
 
 class GangDiscovery(_Section, frozen=True, kw_only=True):
-    method: Literal["workloadRef", "volcano", "kueue", "labels"] = "workloadRef"
+    """How a pod's gang is recognised; see :mod:`.sources` for what each word reads.
+
+    ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones that do not.
+    ``owner_schedulers``: pods of these schedulers form a gang with what else their owner made.
+    ``parallel_stateful_sets``: StatefulSets here start their pods side by side.
+    """
+
+    method: Literal["auto", "workloadRef", "volcano", "coscheduling", "kai", "kueue", "labels"] = "auto"
     labels: GangLabels = GangLabels()
+    opt_in: tuple[Literal["kubeflow", "lws", "jobset", "grove", "kueueWorkload", "job"], ...] = ()
+    owner_schedulers: Names = ("kai-scheduler",)
+    parallel_stateful_sets: bool = False
 
 
 class GpuDetection(_Section, frozen=True, kw_only=True):

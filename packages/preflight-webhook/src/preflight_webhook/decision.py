@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from preflight_proto.stamp import Stamp
 
 __all__ = ["Decision", "Skip"]
 
@@ -19,13 +20,15 @@ class Skip(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct):
     """``result`` is from a closed set and becomes the metric's label:
-    injected, unchanged (already as it should be), no-gpu, no-checks, windows, denied."""
+    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, denied."""
 
     result: str
     message: str = ""
     checks: list[str] = []
     skipped: list[Skip] = []
     gpus: dict[str, int] = {}
+    stamp: Stamp | None = None
+    """The pod's gang, where it has one."""
     patch: list[dict[str, Any]] = []
     encoded: str = ""
     """The patch as the answer carries it (base64), where it was made beforehand."""

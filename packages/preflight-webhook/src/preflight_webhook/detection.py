@@ -7,69 +7,117 @@ the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from .objects import Amount, Amounts, Load, Sized
+from .objects import Amount, Resources
 from .quantities import UNIT, parse_quantity
 
-__all__ = ["devices", "effective", "is_sidecar", "largest", "limit_of", "request_of", "sidecars"]
+__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "devices", "reckon"]
+
+COMPUTE: Final = ("cpu", "memory")
 
 
-def request_of(container: Sized, resource: str) -> int:
-    """A container's request; a limit alone is a request too, as the API server defaults it."""
-    resources = container.resources
+class Demand(NamedTuple):
+    """What one container wants of one resource."""
+
+    resource: str
+    request: int
+    limit: int
+
+
+class Step(NamedTuple):
+    """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
+
+    name: str
+    demands: tuple[Demand, ...]
+    sidecar: bool
+
+
+class Side:
+    """One side of a resource (what is requested, or the limits) over all containers of a pod, without its overhead."""
+
+    __slots__ = ("held", "peak", "running")
+
+    def __init__(self) -> None:
+        self.running = 0  # by containers and sidecars together
+        self.peak = 0  # during the greediest init step
+        self.held = 0  # by the sidecars before the checks' place: they run beside every later init container
+
+    @property
+    def effective(self) -> int:
+        """What the pod costs."""
+        return max(self.running, self.peak)
+
+    @property
+    def room(self) -> int:
+        """What an init container at the checks' place may use without the pod costing more."""
+        return max(self.running, self.peak) - self.held
+
+
+class Account:
+    """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request exactly that;
+    ``largest``: ADR-026's wording, the largest request of any one container."""
+
+    __slots__ = ("equal", "largest", "limited", "limits", "requests")
+
+    def __init__(self) -> None:
+        self.requests, self.limits = Side(), Side()
+        self.limited = self.equal = self.largest = 0
+
+    def count(self, request: int, limit: int) -> None:
+        if limit > 0:
+            self.limited += 1
+            self.equal += request == limit
+        self.largest = max(self.largest, request)
+
+
+def demands(resources: Resources | None) -> tuple[Demand, ...]:
+    """What a container's ``resources`` say; a limit alone is a request too, as the API server defaults it.
+
+    Raises :class:`ValueError` with one sentence for an amount that is no quantity.
+    """
     if resources is None:
-        return 0
-    value = _amount(resources.requests, resource)
-    return value if value is not None else _amount(resources.limits, resource) or 0
+        return ()
+    requests, limits = resources.requests or {}, resources.limits or {}
+    found = []
+    for resource in {**requests, **limits}:
+        limit = _nanos(limits[resource]) if resource in limits else 0
+        found.append(Demand(resource, _nanos(requests[resource]) if resource in requests else limit, limit))
+    return tuple(found)
 
 
-def limit_of(container: Sized, resource: str) -> int:
-    value = _amount(container.resources.limits, resource) if container.resources else None
-    return value if value is not None else 0
+def reckon(
+    init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
+) -> dict[str, Account]:
+    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place`` among the init containers."""
+    accounts = {name: Account() for name in names}
+    for position, step in enumerate(init):
+        for resource, request, limit in step.demands:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
+            for side, amount in ((account.requests, request), (account.limits, limit)):
+                side.peak = max(side.peak, side.running + amount)  # only sidecars run so far
+                if step.sidecar:
+                    side.running += amount
+                    if position < place:
+                        side.held += amount
+    for container in containers:
+        for resource, request, limit in container:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
+            account.requests.running += request
+            account.limits.running += limit
+    return accounts
 
 
-def effective(load: Load, resource: str, of: Callable[[Sized, str], int] = request_of) -> int:
-    """What the pod costs in ``resource`` without its overhead, from its containers."""
-    started, step = 0, 0
-    for container in load.init_containers:
-        amount = of(container, resource)
-        if is_sidecar(container):
-            started += amount
-            step = max(step, started)
-        else:
-            step = max(step, started + amount)
-    together = started + sum(of(c, resource) for c in load.containers)
-    return max(together, step)
-
-
-def sidecars(containers: Iterable[Sized], resource: str, of: Callable[[Sized, str], int] = request_of) -> int:
-    """What the sidecars among ``containers`` hold together: they run beside every later init container."""
-    return sum(of(c, resource) for c in containers if is_sidecar(c))
-
-
-def largest(load: Load, resource: str) -> int:
-    """ADR-026's wording: the largest request of any one container."""
-    return max((request_of(c, resource) for c in [*load.init_containers, *load.containers]), default=0)
-
-
-def devices(load: Load, names: Iterable[str]) -> dict[str, int]:
+def devices(accounts: Mapping[str, Account], names: Iterable[str]) -> dict[str, int]:
     """How many devices of each of these extended resources the scheduler reserves, zeros left out."""
-    found = {}
-    for name in names:
-        count = effective(load, name) // UNIT
-        if count > 0:
-            found[name] = count
-    return found
+    counts = ((name, accounts[name].requests.effective // UNIT) for name in names)
+    return {name: count for name, count in counts if count > 0}
 
 
-def is_sidecar(container: Sized) -> bool:
-    """Whether an init container goes on running beside the pod's containers."""
-    return container.restart_policy == "Always"
-
-
-def _amount(amounts: Amounts | None, resource: str) -> int | None:
-    if not amounts:
-        return None
-    value: Amount | None = amounts.get(resource)
-    return None if value is None else parse_quantity(str(value))
+def _nanos(value: Amount) -> int:
+    return parse_quantity(value if isinstance(value, str) else str(value))

@@ -10,19 +10,19 @@ has us called again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 
 from preflight_proto import names
+from preflight_proto.roster import FILE as ROSTER_FILE
 
 from .config import CheckConfig, Config
-from .detection import effective, largest, limit_of, request_of, sidecars
-from .objects import Load, Sized
+from .detection import COMPUTE, Account, Step
 from .quantities import UNIT, fractional_cpu, quantity_text
 
-__all__ = ["Injection", "inject"]
+__all__ = ["Injection", "inject", "place"]
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
 _SECURITY: Final = {
@@ -42,61 +42,71 @@ _FIELDS: Final = (
     (names.ENV_POD_UID, "metadata.uid"),
     (names.ENV_POD_IP, "status.podIP"),
 )
-_COMPUTE: Final = ("cpu", "memory")
-Amounts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What to add: ``containers`` at ``position`` among the init containers, ``volumes``, and ``labels``."""
+    """What to add: ``containers`` at ``position`` among the init containers, ``volumes``, ``labels`` and ``annotations``."""
 
-    position: int
-    containers: list[dict[str, Any]]
-    volumes: list[dict[str, Any]]
-    labels: dict[str, str]
+    position: int = 0
+    containers: list[dict[str, Any]] = field(default_factory=list)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
 
 
 def inject(
-    load: Load, config: Config, checks: Sequence[CheckConfig], gpus: Mapping[str, int], network: Mapping[str, int]
+    config: Config,
+    checks: Sequence[CheckConfig],
+    accounts: Mapping[str, Account],
+    devices: Mapping[str, int],
+    *,
+    position: int,
+    compute_of: int,
+    gang_config_map: str | None,
 ) -> Injection:
-    """The injection for a pod that carries none of our containers. ``gpus`` and ``network`` are what the scheduler reserves."""
-    position = _position(load.init_containers, config.provider_init)
-    before = load.init_containers[:position]
-    requests, limits = _resources(load, before, config, {**gpus, **network})
-    expected = sum(int(limits.get(name, "0")) for name in gpus)
-    amounts = tuple(requests.items()), tuple(limits.items())
+    """The checks for a pod that carries none of our containers.
+
+    ``accounts`` and ``devices`` are what the scheduler reserves; ``compute_of`` is the number of containers from which CPU and
+    memory of the pod come (0: from resources of its own); ``gang_config_map`` is the gang's where the pod takes part in one.
+    """
+    requests, limits = _resources(config, accounts, devices, compute_of)
+    resources = {"requests": requests, "limits": limits} if requests else {"limits": limits}
+    expected = sum(int(limits.get(name, "0")) for name in config.gpu_detection.resource_names)
+    volumes = _volumes(config)
     return Injection(
         position,
-        [_container(check, config, *amounts, expected) for check in checks],
-        _volumes(config),
+        [{**_container(check, config, expected), "resources": resources} for check in checks],
+        volumes if gang_config_map is None else [*volumes, *_gang_volumes(gang_config_map)],
         {names.CHECKED_LABEL: "true"},
     )
 
 
-def _position(init: Sequence[Sized], provider_globs: Sequence[str]) -> int:
-    """Behind the last of the provider's own init containers, such as a network plugin's daemon that NCCL needs."""
+def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
+    """Where the checks stand: behind the last of the provider's own init containers, such as a network plugin's daemon
+    that NCCL needs."""
     return max(
         (i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0
     )
 
 
 def _resources(
-    load: Load, before: Sequence[Sized], config: Config, devices: Mapping[str, int]
+    config: Config, accounts: Mapping[str, Account], devices: Mapping[str, int], compute_of: int
 ) -> tuple[dict[str, str], dict[str, str]]:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for name, reserved in devices.items():
-        room = reserved - sidecars(before, name) // UNIT
+        account = accounts[name]
+        room = reserved - account.requests.held // UNIT
         if config.gpu_count == "max":
-            room = min(room, largest(load, name) // UNIT)
+            room = min(room, account.largest // UNIT)
         if room > 0:
             requests[name] = limits[name] = str(room)
     # With resources of its own, the pod's QoS class and cost come from those alone.
-    if load.resources is None or not (load.resources.requests or load.resources.limits):
-        everyone = [*load.init_containers, *load.containers]
-        guaranteed = _guaranteed(everyone)
-        for name in _COMPUTE:
-            request, limit = _compute(load, before, everyone, name, guaranteed=guaranteed)
+    if compute_of:
+        guaranteed = all(accounts[name].equal == compute_of for name in COMPUTE)
+        for name in COMPUTE:
+            request, limit = _compute(name, accounts[name], compute_of, guaranteed=guaranteed)
             if request > 0:
                 requests[name] = quantity_text(request)
             if limit > 0:
@@ -104,15 +114,12 @@ def _resources(
     return requests, limits
 
 
-def _compute(
-    load: Load, before: Sequence[Sized], everyone: Sequence[Sized], name: str, *, guaranteed: bool
-) -> tuple[int, int]:
+def _compute(name: str, account: Account, everyone: int, *, guaranteed: bool) -> tuple[int, int]:
     """(request, limit) of CPU or memory within the pod's room; 0 means unset."""
-    request = effective(load, name) - sidecars(before, name)
-    limit = 0
-    if all(limit_of(c, name) > 0 for c in everyone):
+    request, limit = account.requests.room, 0
+    if account.limited == everyone:
         # A quota on limits counts them like requests, and refuses a container without one.
-        limit = effective(load, name, limit_of) - sidecars(before, name, limit_of)
+        limit = account.limits.room
         request = min(request, limit)
     if guaranteed:
         request = limit = min(request, limit)
@@ -121,15 +128,9 @@ def _compute(
     return request, limit
 
 
-def _guaranteed(containers: Sequence[Sized]) -> bool:
-    return all(
-        limit_of(c, name) > 0 and request_of(c, name) == limit_of(c, name) for c in containers for name in _COMPUTE
-    )
-
-
-@lru_cache(maxsize=1024)
-def _container(check: CheckConfig, config: Config, requests: Amounts, limits: Amounts, expected: int) -> dict[str, Any]:
-    """One init container; the pods of a job ask for the same, so it is made once for them. Nobody changes it."""
+@lru_cache(maxsize=256)
+def _container(check: CheckConfig, config: Config, expected: int) -> dict[str, Any]:
+    """One init container but for its resources. Made once; nobody changes it."""
     mounts = [
         _mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True),
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
@@ -138,12 +139,14 @@ def _container(check: CheckConfig, config: Config, requests: Amounts, limits: Am
     ]
     if config.platform_connector.auth.enabled:
         mounts.append(_mount(names.TOKEN_VOLUME, names.TOKEN_DIR, read_only=True))
+    if check.gang_wide:
+        mounts.append(_mount(names.GANG_VOLUME, names.GANG_DIR, read_only=True))
+        mounts.append(_mount(names.STATE_VOLUME, names.STATE_DIR, read_only=False))
     return {
         "name": names.container_name(check.name),
         "image": check.image,
         "imagePullPolicy": check.image_pull_policy,
         "env": _env(check, config, expected),
-        "resources": {"requests": dict(requests), "limits": dict(limits)} if requests else {"limits": dict(limits)},
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",
@@ -168,6 +171,12 @@ def _env(check: CheckConfig, config: Config, expected: int) -> list[dict[str, An
         values[names.ENV_DCGM_HOSTENGINE] = config.dcgm.hostengine_addr
     if check.name == names.NCCL_LOOPBACK and config.nccl.loopback_threshold_g_bps is not None:
         values[names.ENV_LOOPBACK_THRESHOLD] = f"{config.nccl.loopback_threshold_g_bps:g}"
+    if check.gang_wide:
+        values[names.ENV_GANG_TIMEOUT] = config.gang_timeout
+        values[names.ENV_GANG_CONFIG_DIR] = names.GANG_DIR
+        values[names.ENV_STATE_DIR] = names.STATE_DIR
+        if config.nccl.allreduce_threshold_g_bps is not None:
+            values[names.ENV_ALLREDUCE_THRESHOLD] = f"{config.nccl.allreduce_threshold_g_bps:g}"
     values |= {var.name: var.value for var in check.env}
     fields = [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -202,3 +211,19 @@ def _volumes(config: Config) -> list[dict[str, Any]]:
             }
         )
     return volumes
+
+
+def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
+    """What a gang-wide check waits for, and the place where it writes the generation that it joined.
+
+    The annotation stands last: of two sources with one file name the kubelet takes the later, and the annotation alone decides.
+    """
+    roster = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{names.ROSTER_ANNOTATION}']"}
+    sources = [
+        {"configMap": {"name": config_map, "optional": True}},
+        {"downwardAPI": {"items": [{"path": ROSTER_FILE, "fieldRef": roster}]}},
+    ]
+    return [
+        {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
+        {"name": names.STATE_VOLUME, "emptyDir": {}},
+    ]

@@ -6,6 +6,8 @@ from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from .sources import SOURCES
+
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -44,13 +46,19 @@ class Metrics:
             "When the serving certificate ends.",
             registry=self.registry,
         )
-        self._results = {
-            r: self.injections.labels(r) for r in ("injected", "unchanged", "no-gpu", "no-checks", "windows", "denied")
-        }
+        self.members = Counter(
+            "preflight_gang_members", "Members of gangs, by what told their gang.", ["source"], registry=self.registry
+        )
+        results = ("injected", "stamped", "unchanged", "no-gpu", "no-checks", "windows", "denied")
+        self._results = {result: self.injections.labels(result) for result in results}
+        self._sources = {source: self.members.labels(source) for source in SOURCES}
 
     def decided(self, result: str, seconds: float) -> None:
         self._results[result].inc()
         self.latency.observe(seconds)
+
+    def stamped(self, source: str) -> None:
+        self._sources[source].inc()
 
     def text(self) -> bytes:
         """The exposition for `/metrics`."""

@@ -10,18 +10,21 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
+    "Amount",
     "Container",
-    "Load",
     "Metadata",
     "Mount",
     "Os",
+    "Owner",
     "Pod",
     "Request",
     "Resources",
     "Review",
-    "Sized",
+    "SchedulingGroup",
     "Spec",
+    "Variable",
     "Volume",
+    "WorkloadRef",
 ]
 
 Amount = str | int | float
@@ -41,29 +44,22 @@ class Mount(_Object):
     name: str = ""
 
 
-class Sized(_Object):
-    """What a container costs, and whether it is a sidecar."""
-
-    name: str = ""
-    resources: Resources | None = None
-    restart_policy: str | None = None
-
-
-class Load(_Object):
-    """What a whole pod costs: its containers' resources, and its own."""
-
-    containers: list[Sized]
-    init_containers: list[Sized]
-    resources: Resources | None = None
-
-
 class Container(_Object):
-    """``resources`` stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`)."""
+    """``resources`` stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`).
+    So does ``env``, which few sources of gangs look into."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"null")
+    env: msgspec.Raw = msgspec.Raw(b"null")
     restart_policy: str | None = None
     volume_mounts: list[Mount] | None = None
+
+
+class Variable(_Object):
+    """One variable of a container; without a ``value`` where it comes from elsewhere (``valueFrom``)."""
+
+    name: str = ""
+    value: str | None = None
 
 
 class Volume(_Object):
@@ -74,12 +70,35 @@ class Os(_Object):
     name: str = ""
 
 
+class SchedulingGroup(_Object):
+    """The PodGroup of a pod (Kubernetes 1.36)."""
+
+    pod_group_name: str | None = None
+
+
+class WorkloadRef(_Object):
+    """The Workload of a pod and its group in it (Kubernetes 1.35)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str | None = None
+
+
 class Spec(_Object):
     containers: list[Container]
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
     resources: msgspec.Raw = msgspec.Raw(b"null")
     os: Os | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+    scheduler_name: str = ""
+
+
+class Owner(_Object):
+    kind: str = ""
+    uid: str = ""
+    controller: bool | None = None
 
 
 class Metadata(_Object):
@@ -87,6 +106,7 @@ class Metadata(_Object):
     generate_name: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class Pod(_Object):

@@ -12,21 +12,26 @@ __all__ = ["fresh", "rebuilt"]
 Operation = dict[str, Any]
 
 
-def fresh(injection: Injection, *, init: bool, volumes: bool, labels: bool) -> list[Operation]:
-    """The patch for a pod that carries nothing of ours; the flags say which lists it has at all."""
-    at = injection.position
+def fresh(injection: Injection, *, init: bool, volumes: bool, labels: bool, annotations: bool) -> list[Operation]:
+    """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has at all."""
+    at, patch = injection.position, []
     if init:
-        patch = [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
-    else:
-        patch = [_add("/spec/initContainers", injection.containers)]
-    patch += (
-        [_add("/spec/volumes/-", v) for v in injection.volumes]
-        if volumes
-        else [_add("/spec/volumes", injection.volumes)]
-    )
-    if labels:
-        return patch + [_add(f"/metadata/labels/{_escape(key)}", value) for key, value in injection.labels.items()]
-    return [*patch, _add("/metadata/labels", injection.labels)]
+        patch += [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
+    elif injection.containers:
+        patch.append(_add("/spec/initContainers", injection.containers))
+    if volumes:
+        patch += [_add("/spec/volumes/-", v) for v in injection.volumes]
+    elif injection.volumes:
+        patch.append(_add("/spec/volumes", injection.volumes))
+    patch += _entries("labels", injection.labels, there=labels)
+    patch += _entries("annotations", injection.annotations, there=annotations)
+    return patch
+
+
+def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
+    if there:
+        return [_add(f"/metadata/{key}/{_escape(k)}", value) for k, value in entries.items()]
+    return [_add(f"/metadata/{key}", entries)] if entries else []
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:

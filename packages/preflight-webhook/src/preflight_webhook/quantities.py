@@ -17,14 +17,12 @@ UNIT: Final = 10**9
 """Nano-units in one: a core, a byte, a device."""
 MILLI: Final = UNIT // 1000
 
-_SUFFIXES: Final = {
-    **{s: Fraction(1024) ** i for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
-    **{s: Fraction(1000) ** i for i, s in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
-    "m": Fraction(1, 10**3),
-    "u": Fraction(1, 10**6),
-    "n": Fraction(1, 10**9),
-    "": Fraction(1),
+_NANOS: Final[dict[str, int]] = {
+    **{s: UNIT * 1024**i for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+    **{s: UNIT * 1000**i for i, s in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{"m": 10**6, "u": 10**3, "n": 1, "": UNIT},
 }
+"""What each suffix is worth in nano-units."""
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII
 )
@@ -40,8 +38,10 @@ def parse_quantity(text: str) -> int:
     if not match:
         raise ValueError(f'"{text}" is not a quantity; write e.g. 8, 500m or 64Gi')
     number, exponent, suffix = match.groups()
+    if "." not in number and not exponent:
+        return int(number) * _NANOS[suffix or ""]
     number = number.rstrip(".") if not number.startswith(("+.", "-.", ".")) else number.replace(".", "0.", 1)
-    return ceil(Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""]) * UNIT)
+    return ceil(Fraction(number) * (Fraction(10) ** int(exponent) * UNIT if exponent else _NANOS[suffix or ""]))
 
 
 def quantity_text(nanos: int) -> str:

@@ -19,11 +19,14 @@ class Refused(ValueError):
     """The pod asks for something that cannot be given. The message is one sentence."""
 
 
-def select(config: Config, asked: str | None, *, network: bool) -> tuple[list[CheckConfig], list[Skip]]:
+def select(
+    config: Config, asked: str | None, *, network: bool, gang: bool, ordered: str
+) -> tuple[list[CheckConfig], list[Skip]]:
     """The checks to inject, in run order, and the ones left out.
 
     ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required checks stay. ``network`` says whether
-    the pod has network devices. Raises :class:`Refused` for unknown or repeated names.
+    the pod has network devices, ``gang`` whether it belongs to one, ``ordered`` why it does not start together with the
+    others, if so. Raises :class:`Refused` for unknown or repeated names.
     """
     wanted: Sequence[CheckConfig] = config.checks
     skipped: list[Skip] = []
@@ -31,10 +34,12 @@ def select(config: Config, asked: str | None, *, network: bool) -> tuple[list[Ch
         wanted, skipped = _asked(config.checks, asked)
     chosen = []
     for check in wanted:
-        if check.name == NCCL_ALLREDUCE:
+        if check.gang_wide and not gang:
             skipped.append(
                 Skip(check.name, "no-gang", "the pod belongs to no gang that is known here; a fabric test needs one")
             )
+        elif check.gang_wide and ordered:
+            skipped.append(Skip(check.name, "start-order", f"the gang's members would wait for each other: {ordered}"))
         elif check.name in NCCL and config.skip_nccl_without_network and not network:
             skipped.append(
                 Skip(check.name, "no-network", "the pod requests no network device, and skipNcclWithoutNetwork is set")

@@ -1,0 +1,184 @@
+"""A control plane of one's own: etcd and kube-apiserver on free loopback ports, nothing else.
+
+For tests that ask what a real API server says. The binaries are those of ``KUBEBUILDER_ASSETS``, as envtest has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from preflight_e2e.simcluster import write_kubeconfig
+
+ASSETS = "KUBEBUILDER_ASSETS"
+"""Names the folder that holds etcd and kube-apiserver."""
+READY_SECONDS = 50.0
+
+GANG_APIS = {
+    "1.35": (["GenericWorkload=true"], ["scheduling.k8s.io/v1alpha1=true"]),
+    "1.36": (["GenericWorkload=true"], ["scheduling.k8s.io/v1alpha2=true"]),
+}
+"""Minor version: feature gates and API groups with which it serves the gang API."""
+
+
+class ApiServer:
+    """Use as a context manager; ``home`` is an empty folder that it may fill.
+
+    ``assets``: the folder with the binaries; ``kube_apiserver``: another version of that one.
+    ``authorization``: ``AlwaysAllow`` or ``RBAC``; the owner of ``token`` is an administrator under either.
+    ``more``: further arguments of kube-apiserver. ``server``, ``token`` and ``ca`` say how to reach it.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        assets: Path,
+        *,
+        kube_apiserver: Path | None = None,
+        authorization: str = "AlwaysAllow",
+        feature_gates: Sequence[str] = (),
+        runtime_config: Sequence[str] = (),
+        more: Sequence[str] = (),
+    ) -> None:
+        self.home, self.token = home, secrets.token_urlsafe(16)
+        self.ca = home / "pki" / "apiserver.crt"
+        self._etcd, self._port = f"http://127.0.0.1:{free_port()}", free_port()
+        self.server = f"https://127.0.0.1:{self._port}"
+        peer = f"http://127.0.0.1:{free_port()}"
+        self._commands = {
+            "etcd": [
+                str(assets / "etcd"),
+                f"--data-dir={home}/etcd",
+                f"--listen-client-urls={self._etcd}",
+                f"--advertise-client-urls={self._etcd}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync",
+            ],
+            "kube-apiserver": [
+                str(kube_apiserver or assets / "kube-apiserver"),
+                f"--etcd-servers={self._etcd}",
+                f"--cert-dir={home}/pki",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={self._port}",
+                f"--token-auth-file={home}/tokens.csv",
+                f"--authorization-mode={authorization}",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={home}/sa.key",
+                f"--service-account-signing-key-file={home}/sa.key",
+                "--disable-admission-plugins=ServiceAccount",  # nobody here makes the accounts that it waits for
+                *([f"--feature-gates={','.join(feature_gates)}"] if feature_gates else []),
+                *([f"--runtime-config={','.join(runtime_config)}"] if runtime_config else []),
+                *more,
+            ],
+        }
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        (self.home / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+        (self.home / "sa.key").write_bytes(key)
+        try:
+            for name in self._commands:
+                self._start(name)
+            self._wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._running):
+            self._kill(name)
+
+    def forget(self) -> None:
+        """Make all versions so far too old to watch from: etcd is compacted, kube-apiserver restarted.
+
+        The restart empties its watch cache, which would answer for compacted versions.
+        """
+        status = self._etcd_call("maintenance/status", {})
+        self._etcd_call("kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+        self._kill("kube-apiserver")
+        self._start("kube-apiserver")
+        self._wait_ready()
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One request as the administrator; decoded JSON, or text."""
+        request = urllib.request.Request(
+            self.server + path,
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=str(self.ca))) as answer:
+            said = answer.read()
+        return json.loads(said) if said.startswith(b"{") else said.decode()
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Write the administrator's kubeconfig."""
+        return write_kubeconfig(path, self.server, ca=self.ca, user={"token": self.token})
+
+    def _start(self, name: str) -> None:
+        with (self.home / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(self._commands[name], stdout=log, stderr=log)
+
+    def _kill(self, name: str) -> None:
+        process = self._running.pop(name)
+        process.kill()  # nothing here is worth an orderly end, which takes kube-apiserver a minute
+        process.wait()
+
+    def _wait_ready(self) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                self.call("GET", "/readyz")
+                self.call("GET", "/api/v1/namespaces/default")
+            except OSError as error:  # not listening, no certificate yet, or not ready
+                ended = [name for name, process in self._running.items() if process.poll() is not None]
+                if ended or time.monotonic() > end:
+                    logs = {name: (self.home / f"{name}.log").read_text()[-1500:] for name in ended or self._running}
+                    raise AssertionError(f"no kube-apiserver ({error}); ended: {ended}; {logs}") from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def _etcd_call(self, path: str, body: Mapping[str, Any]) -> Any:
+        request = urllib.request.Request(f"{self._etcd}/v3/{path}", data=json.dumps(body).encode())
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+
+def assets() -> Path | None:
+    """The folder of ``KUBEBUILDER_ASSETS``, None when it is not set."""
+    found = os.environ.get(ASSETS)
+    return Path(found) if found else None
+
+
+def version(kube_apiserver: Path) -> str:
+    """Its minor version, such as ``1.36``."""
+    said = subprocess.run([kube_apiserver, "--version"], check=True, capture_output=True, text=True).stdout
+    return ".".join(said.split("v")[-1].split(".")[:2])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,62 @@
+"""Fixtures that several packages' tests share. A conftest imports those that it wants."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
+from .simcluster import ApiDouble, write_kubeconfig
+
+__all__ = ["ABSENT", "Api", "api", "real_api_server"]
+
+ABSENT = "absent.example.com/v1"
+"""An API group that neither server has."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """An API server, double or real, and a namespace in it that is the test's own."""
+
+    kind: str
+    server: str
+    kubeconfig: Path
+    namespace: str
+    forget: Callable[[], None]
+    """Make all versions so far too old to watch from."""
+
+    def path(self, plural: str, name: str = "") -> str:
+        """Of a core resource in the test's namespace."""
+        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+@pytest.fixture(scope="session")
+def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A kube-apiserver that serves the gang API of its version."""
+    folder = assets()
+    if folder is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
+    with ApiServer(tmp_path_factory.mktemp("apiserver"), folder, feature_gates=gates, runtime_config=groups) as server:
+        yield server
+
+
+@pytest.fixture(params=["double", "real"])
+def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
+    """The same test against the double and against a real kube-apiserver."""
+    namespace: dict[str, Any] = {"metadata": {"name": f"t-{uuid.uuid4().hex[:10]}"}}
+    name = namespace["metadata"]["name"]
+    if request.param == "real":
+        real: ApiServer = request.getfixturevalue("real_api_server")
+        real.call("POST", "/api/v1/namespaces", namespace)
+        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget)
+        return
+    with ApiDouble(absent=[ABSENT]) as double:
+        double.within(lambda: double.create("namespaces", namespace))
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
+        yield Api("double", double.url, kubeconfig, name, lambda: double.within(double.compact))

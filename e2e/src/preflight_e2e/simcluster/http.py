@@ -1,0 +1,232 @@
+"""The HTTP side of the double: requests to paths, answers in the shapes of a kube-apiserver, watches as streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from .patches import DoesNotApply, json_patch, merge_patch, strategic_patch
+from .selectors import Matches, selection
+from .store import Object, Refused, Resource, Store
+
+PATCHES: Final = {
+    "application/json-patch+json": json_patch,
+    "application/merge-patch+json": merge_patch,
+    "application/strategic-merge-patch+json": strategic_patch,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Names of ``headers`` are in lower case."""
+
+    method: str
+    path: str
+    params: dict[str, str]
+    headers: dict[str, str]
+    data: bytes
+
+    def json(self) -> Any:
+        try:
+            return msgspec.json.decode(self.data)
+        except msgspec.DecodeError as error:
+            raise Refused(400, "BadRequest", f"the body is not JSON: {error}") from error
+
+    def matches(self) -> Matches:
+        return selection(self.params.get("labelSelector", ""), self.params.get("fieldSelector", ""))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``body`` is JSON, or text where the real server answers text."""
+
+    code: int
+    body: Any
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a path means."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    sub: str
+
+
+@dataclass
+class Api:
+    """Answers requests from a store. A group version in ``absent`` is not served, as on a cluster without it."""
+
+    store: Store
+    served: set[Resource]
+    absent: set[str]
+    bookmark_seconds: float = 60.0
+
+    def answer(self, request: Request) -> Answer:
+        """Everything but the stream of a watch."""
+        try:
+            return self._answer(request)
+        except Refused as refused:
+            return Answer(refused.code, refused.status)
+        except NotImplementedError as missing:
+            said = f"the double does not implement {request.method} {request.path}: {missing}"
+            return Answer(501, Refused(501, "NotImplemented", said).status)
+
+    def target(self, path: str) -> Target | None:
+        """None for a path in an absent API group."""
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        root = {"api": 2, "apis": 3}.get(parts[0], len(parts))
+        group_version, rest = "/".join(parts[1:root]), parts[root:]
+        if group_version in self.absent:
+            return None
+        table = {resource.plural: resource for resource in self.served if resource.group_version == group_version}
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces" and rest[2] in table:
+            namespace, rest = rest[1], rest[2:]
+        plural, name, sub = (*rest, "", "", "")[:3]
+        if plural not in table or len(rest) > 3 or (name and bool(namespace) != table[plural].namespaced):
+            raise NotImplementedError("no such path")
+        if sub and not (sub == "status" and table[plural].status):
+            raise NotImplementedError(f"subresource {sub}")
+        return Target(table[plural], namespace, name, sub)
+
+    def _answer(self, request: Request) -> Answer:
+        if (target := self.target(request.path)) is None:
+            return Answer(404, "404 page not found\n")
+        if "dryRun" in request.params:
+            raise NotImplementedError("dryRun")
+        resource, store = target.resource, self.store
+        match request.method, bool(target.name):
+            case "GET", False:
+                limit, token = int(request.params.get("limit", 0)), request.params.get("continue", "")
+                items, meta = store.page(resource, target.namespace, request.matches(), limit, token)
+                bare = [{k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in items]
+                listed = {"kind": f"{resource.kind}List", "apiVersion": resource.group_version}
+                return Answer(200, listed | {"metadata": meta, "items": bare})
+            case "POST", False:
+                if target.namespace:
+                    store.get(next(r for r in self.served if r.plural == "namespaces"), "", target.namespace)
+                return Answer(201, store.create(resource, target.namespace, request.json()))
+            case _, False:
+                raise NotImplementedError("on a collection")
+        found = store.get(resource, target.namespace, target.name)
+        match request.method:
+            case "GET":
+                return Answer(200, found)
+            case "PUT":
+                return Answer(200, store.update(resource, found, request.json(), status=bool(target.sub)))
+            case "PATCH":
+                return Answer(200, store.update(resource, found, _patched(found, request), status=bool(target.sub)))
+            case "DELETE" if not target.sub:
+                return Answer(200, store.delete(resource, found, request.json() if request.data else {}))
+        raise NotImplementedError("on an object")
+
+    async def watch(self, request: Request, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send one line an event, until the asked-for time is over or the version is too old."""
+        target = self.target(request.path)
+        assert target is not None
+        resource, params, now = target.resource, request.params, asyncio.get_running_loop().time
+        matches, version = request.matches(), int(params.get("resourceVersion") or 0)
+
+        async def line(kind: str, item: Object) -> None:
+            await send(msgspec.json.encode({"type": kind, "object": item}) + b"\n")
+
+        if not version:  # from any version: first what there is
+            items, meta = self.store.page(resource, target.namespace, matches, 0, "")
+            version = int(meta["resourceVersion"])
+            for item in items:
+                await line("ADDED", item)
+        # As the real server does it: a bookmark a minute and one shortly before the end, but only where there was
+        # a write of this resource, selected or not.
+        end, marked = now() + int(params.get("timeoutSeconds", 1800)), params.get("allowWatchBookmarks") == "true"
+        mark, moved = min(now() + self.bookmark_seconds, end - 2), False
+        while now() < end:
+            news = self.store.news
+            try:
+                steps = self.store.since(version)
+            except Refused as refused:
+                return await line("ERROR", refused.status)
+            for step in steps:
+                if said := step.event(resource, target.namespace, matches):
+                    await line(*said)
+                version, moved = step.version, moved or step.resource == resource
+            if now() >= mark:
+                if marked and moved:
+                    head = {"kind": resource.kind, "apiVersion": resource.group_version}
+                    await line("BOOKMARK", head | {"metadata": {"resourceVersion": str(version)}})
+                mark, moved = min(now() + self.bookmark_seconds, max(end - 2, now() + 1)), False
+            try:
+                async with asyncio.timeout_at(min(mark, end)):
+                    await news.wait()
+            except TimeoutError:
+                pass
+        return None
+
+
+def _patched(found: Object, request: Request) -> Object:
+    kind, patch = request.headers.get("content-type", ""), request.json()
+    if kind not in PATCHES:
+        raise NotImplementedError(f"patch format {kind!r}")
+    if isinstance(patch, list) != (kind == "application/json-patch+json"):
+        raise Refused(400, "BadRequest", "error decoding patch")
+    try:
+        after: Object = PATCHES[kind](found, patch)
+    except DoesNotApply as error:
+        said = "the server rejected our request due to an error in our request"
+        raise Refused(422, "Invalid", said) from error
+    return after
+
+
+async def converse(
+    api: Api, intercept: Callable[[Request], Answer | None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Answer one connection's requests, one after another, until it closes."""
+
+    async def send(*parts: bytes) -> None:
+        writer.writelines(parts)
+        await writer.drain()
+
+    async def chunk(data: bytes) -> None:
+        await send(b"%x\r\n" % len(data), data, b"\r\n")
+
+    while request := await _read(reader):
+        answer = intercept(request)
+        if answer is None and request.method == "GET" and request.params.get("watch") in {"true", "1"}:
+            # What a list of the same path is refused for, a watch is, too.
+            answer = api.answer(replace(request, params=request.params | {"limit": "1"}))
+            if answer.code == 200:
+                await send(_head(200, "application/json", ("Transfer-Encoding", "chunked")))
+                await api.watch(request, chunk)
+                await chunk(b"")
+                continue
+        answer = answer or api.answer(request)
+        text = isinstance(answer.body, str)
+        data = answer.body.encode() if text else msgspec.json.encode(answer.body)
+        size = ("Content-Length", str(len(data)))
+        await send(_head(answer.code, "text/plain" if text else "application/json", size, *answer.headers), data)
+
+
+async def _read(reader: asyncio.StreamReader) -> Request | None:
+    """The next request of a connection, None when the client has closed it."""
+    try:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    method, target, _ = first.split(" ", 2)
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    url = urlsplit(target)
+    params = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+    return Request(method, url.path, params, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+
+
+def _head(code: int, kind: str, *more: tuple[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {code} {HTTPStatus(code).phrase}", f"Content-Type: {kind}"]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in more), "", ""]).encode()

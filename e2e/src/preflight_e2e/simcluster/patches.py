@@ -1,0 +1,85 @@
+"""The three patch formats, as a kube-apiserver applies them. Values given in are never changed."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+
+class DoesNotApply(Exception):
+    """The patch cannot be applied to this object: the real server answers 422 without saying why."""
+
+
+def json_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
+    """RFC 6902, all operations or none.
+
+    Two habits of the real server's library: ``test`` with null holds where nothing is, if only the parent is there,
+    and ``replace`` adds a missing member of an object.
+    """
+    result = deepcopy(target)
+    for step in operations:
+        try:
+            _apply(result, step)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DoesNotApply(f"{step}: {error}") from error
+    return result
+
+
+def _apply(document: Any, step: dict[str, Any]) -> None:
+    parent, key = _locate(document, step["path"])
+    match step["op"]:
+        case "test":
+            if (parent.get(key) if isinstance(parent, dict) else parent[key]) != step.get("value"):
+                raise ValueError("something else is there")
+        case "add":
+            _add(parent, key, deepcopy(step.get("value")))
+        case "replace":
+            parent[key] = deepcopy(step.get("value"))
+        case "remove":
+            del parent[key]
+        case "copy" | "move" as op:
+            origin, name = _locate(document, step["from"])
+            _add(parent, key, origin.pop(name) if op == "move" else deepcopy(origin[name]))
+        case other:
+            raise ValueError(f"unknown op {other!r}")
+
+
+def _locate(document: Any, pointer: str) -> tuple[Any, Any]:
+    """The container that ``pointer`` leads into, and the key within it."""
+    *way, last = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    for token in way:
+        document = document[int(token) if isinstance(document, list) else token]
+    if isinstance(document, list):
+        return document, len(document) if last == "-" else int(last)
+    return document, last
+
+
+def _add(parent: Any, key: Any, value: Any) -> None:
+    if not isinstance(parent, list):
+        parent[key] = value
+    elif key <= len(parent):
+        parent.insert(key, value)
+    else:
+        raise IndexError(key)
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return deepcopy(patch)
+    kept = target if isinstance(target, dict) else {}
+    merged = {name: merge_patch(kept.get(name), value) for name, value in patch.items() if value is not None}
+    return {name: value for name, value in kept.items() if name not in patch} | merged
+
+
+def strategic_patch(target: Any, patch: Any) -> Any:
+    """Strategic merge as far as it is a merge of maps; lists and directives are not implemented."""
+
+    def beyond_maps(part: Any) -> bool:
+        if isinstance(part, dict):
+            return any(str(name).startswith("$") or beyond_maps(value) for name, value in part.items())
+        return isinstance(part, list)
+
+    if beyond_maps(patch):
+        raise NotImplementedError("strategic merge of lists or with $ directives")
+    return merge_patch(target, patch)

@@ -1,0 +1,216 @@
+"""Objects with versions and their history: what etcd and the registry are to the real server.
+
+Stored objects are never changed in place, so that pages and events may share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from .selectors import Matches
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One row of the table of what is served; ``status``: has a status subresource, and is written only there."""
+
+    group_version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    status: bool = False
+
+
+RESOURCES = (
+    Resource("v1", "namespaces", "Namespace", namespaced=False, status=True),
+    Resource("v1", "nodes", "Node", namespaced=False, status=True),
+    Resource("v1", "pods", "Pod", status=True),
+    Resource("v1", "configmaps", "ConfigMap"),
+    Resource("v1", "secrets", "Secret"),
+    Resource("v1", "events", "Event"),
+    Resource("batch/v1", "jobs", "Job", status=True),
+    Resource("coordination.k8s.io/v1", "leases", "Lease"),
+    Resource("scheduling.k8s.io/v1alpha1", "workloads", "Workload"),
+    Resource("scheduling.k8s.io/v1alpha2", "workloads", "Workload"),
+    Resource("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", status=True),
+)
+
+
+class Refused(Exception):
+    """An error as the server says it: HTTP status, reason, message, and the details of its Status."""
+
+    def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        said = {"message": message, "reason": reason, "details": details, "code": code}
+        self.status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"} | said
+
+
+@dataclass(frozen=True)
+class Step:
+    """One write: what was there before it and after it."""
+
+    version: int
+    resource: Resource
+    before: Object | None
+    after: Object | None
+
+    def event(self, resource: Resource, namespace: str, matches: Matches) -> tuple[str, Object] | None:
+        """What a watch with this selection says of the write: type and object, or nothing."""
+        some = self.after or self.before or {}
+        if self.resource != resource or namespace not in {"", some["metadata"].get("namespace", "")}:
+            return None
+        was = self.before is not None and matches(self.before)
+        if self.after is not None and matches(self.after):
+            return "MODIFIED" if was else "ADDED", self.after
+        if was and self.before is not None:  # gone, or no longer selected: as it was, at the new version
+            return "DELETED", _at(self.before, self.version)
+        return None
+
+
+@dataclass
+class Store:
+    version: int = 1
+    compacted: int = 1
+    objects: dict[Resource, dict[tuple[str, str], Object]] = field(default_factory=dict)
+    history: list[Step] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by a new one, with every write."""
+    _pages: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
+
+    def compact(self) -> None:
+        """Forget all history: older versions cannot be watched from, and lists that were begun cannot be ended."""
+        self.compacted = self.version
+        self.history.clear()
+        self._pages.clear()
+        self._tell()
+
+    def since(self, version: int) -> list[Step]:
+        """Every write after ``version``; Refused where its history was compacted away."""
+        if version < self.compacted:
+            raise Refused(410, "Expired", f"too old resource version: {version} ({self.compacted})")
+        return self.history[version - self.compacted :]  # versions rise by one with each step
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        try:
+            return self.objects[resource][namespace, name]
+        except KeyError:
+            raise _refused(404, "NotFound", resource, name, "not found") from None
+
+    def page(
+        self, resource: Resource, namespace: str, matches: Matches, limit: int, token: str
+    ) -> tuple[list[Object], Object]:
+        """One page of a list, and the list's metadata. Later pages come from the same moment as the first."""
+        if not token:
+            items = sorted(self.objects.get(resource, {}).items())
+            found = [item for (where, _), item in items if namespace in {"", where} and matches(item)]
+            version = self.version
+        elif token in self._pages:
+            version, found = self._pages[token]
+        else:
+            raise Refused(410, "Expired", "The provided continue parameter is too old to display a consistent list")
+        meta: Object = {"resourceVersion": str(version)}
+        if limit and len(found) > limit:
+            meta |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(found) - limit}
+            self._pages[meta["continue"]] = (version, found[limit:])
+        return found[: limit or None], meta
+
+    def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        meta = {k: v for k, v in body.get("metadata", {}).items() if v is not None}
+        if "name" not in meta and "generateName" in meta:
+            meta["name"] = meta["generateName"] + "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+        if "name" not in meta:
+            raise _invalid(resource, "", "metadata.name", "Required value: name or generateName is required")
+        if (namespace, meta["name"]) in self.objects.get(resource, {}):
+            raise _refused(409, "AlreadyExists", resource, meta["name"], "already exists")
+        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()} | (
+            {"namespace": namespace} if namespace else {}
+        )
+        made = deepcopy(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        if resource.status:
+            made["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
+        return self._write(resource, None, made)
+
+    def update(self, resource: Resource, before: Object, body: Object, *, status: bool = False) -> Object:
+        """Replace ``before`` by ``body``; ``status`` tells which of the two halves of the object may change."""
+        old, meta = before["metadata"], {k: v for k, v in body.get("metadata", {}).items() if v not in (None, {}, [])}
+        name = old["name"]
+        if meta.get("name") != name:
+            said = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
+            raise Refused(400, "BadRequest", said)
+        if meta.get("uid", old["uid"]) != old["uid"]:
+            raise _invalid(resource, name, "metadata.uid", f'Invalid value: "{meta["uid"]}": field is immutable')
+        if meta.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
+            raise _conflict(resource, name)
+        kept = {k: old[k] for k in ("uid", "creationTimestamp", "namespace", "deletionTimestamp") if k in old}
+        meta |= kept | {"resourceVersion": old["resourceVersion"]}
+        after = deepcopy(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        if status:
+            after = before | {"status": after.get("status", {})}
+        elif resource.status:
+            after["status"] = before["status"]
+        if after == before:
+            return before
+        gone = "deletionTimestamp" in old and "finalizers" in old and "finalizers" not in meta
+        return self._write(resource, before, None if gone else after)
+
+    def delete(self, resource: Resource, before: Object, options: Object) -> Object:
+        meta, wanted = before["metadata"], options.get("preconditions") or {}
+        if any(wanted.get(key, meta[key]) != meta[key] for key in ("uid", "resourceVersion")):
+            raise _conflict(resource, meta["name"])
+        bound = resource.plural == "pods" and before.get("spec", {}).get("nodeName")
+        ended = before.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+        if not meta.get("finalizers") and (not bound or ended or options.get("gracePeriodSeconds") == 0):
+            return self._write(resource, before, None)
+        if "deletionTimestamp" in meta:
+            return before
+        # A pod that is bound goes when its kubelet deletes it without grace.
+        return self._write(resource, before, before | {"metadata": meta | {"deletionTimestamp": _now()}})
+
+    def _write(self, resource: Resource, before: Object | None, after: Object | None) -> Object:
+        self.version += 1
+        meta = (after or before or {})["metadata"]
+        place = meta.get("namespace", ""), meta["name"]
+        if after is None:
+            del self.objects[resource][place]
+        else:
+            after = self.objects.setdefault(resource, {})[place] = _at(after, self.version)
+        self.history.append(Step(self.version, resource, before, after))
+        self._tell()
+        return after or before or {}
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+def _at(item: Object, version: int) -> Object:
+    return item | {"metadata": item["metadata"] | {"resourceVersion": str(version)}}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _refused(code: int, reason: str, resource: Resource, name: str, said: str) -> Refused:
+    group = resource.group_version.rpartition("/")[0]
+    qualified = f"{resource.plural}.{group}" if group else resource.plural
+    return Refused(code, reason, f'{qualified} "{name}" {said}', name=name, group=group, kind=resource.plural)
+
+
+def _conflict(resource: Resource, name: str) -> Refused:
+    return _refused(409, "Conflict", resource, name, "has been modified; apply the changes to its latest version")
+
+
+def _invalid(resource: Resource, name: str, where: str, said: str) -> Refused:
+    cause = {"reason": "FieldValueInvalid", "message": said, "field": where}
+    message = f'{resource.kind} "{name}" is invalid: {where}: {said}'
+    return Refused(422, "Invalid", message, name=name, kind=resource.kind, causes=[cause])

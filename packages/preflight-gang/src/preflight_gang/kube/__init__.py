@@ -1,0 +1,1 @@
+"""A small asynchronous Kubernetes layer: connection, client, reflector, lease. Knows nothing of gangs."""

@@ -1,0 +1,233 @@
+"""Leader election by a Lease: whoever leads does so within a cancel scope that ends when the lease may be lost.
+
+Nobody's clock is compared with another's. The holder counts its time from before a renewal was sent; everybody else
+counts from when that renewal was seen. So the holder's right has ended before another may begin, whatever the clocks
+of the machines say.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from .client import Client
+from .errors import Conflict, KubeError, NotFound
+
+__all__ = ["Leadership", "lead"]
+
+RELEASE_SECONDS: Final = 3.0
+"""How long an orderly end may take to tell the others; after that they find out by themselves."""
+
+log = logging.getLogger(__name__)
+
+
+class _Lost(Exception):
+    """Another holds the lease, or it has been deleted."""
+
+
+class Leadership:
+    """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
+
+    def __init__(self, epoch: int, until: float) -> None:
+        self.epoch = epoch
+        """Rises by one with each acquisition, whoever acquires (``leaseTransitions`` of the Lease)."""
+        self._until = until
+
+    def valid(self) -> bool:
+        """Whether nobody else can have acquired the lease yet; ask right before each write.
+
+        True as long as the last successful renewal was sent less than the lease's duration ago. Time during which
+        this process was stopped counts. Once the leadership has ended, never True again.
+        """
+        return time.monotonic() < self._until
+
+    def _renewed(self, until: float) -> None:
+        self._until = until
+
+    def _end(self) -> None:
+        self._until = -math.inf
+
+
+async def lead(
+    client: Client,
+    *,
+    namespace: str,
+    name: str,
+    identity: str,
+    duration: float = 15.0,
+    renew: float | None = None,
+    retry: float = 2.0,
+    body: Callable[[Leadership], Awaitable[None]],
+) -> None:
+    """Run ``body`` whenever this candidate holds the Lease ``namespace``/``name``; until cancelled.
+
+    ``duration``: seconds after which another may take the lease from a silent holder. ``renew``: seconds without a
+    successful renewal after which ``body`` is cancelled (default two thirds of ``duration``: the rest is for winding
+    up). ``retry``: seconds between renewals, and between the looks of those who wait. ``identity`` names one process
+    at a time, such as the pod's name: a lease that bears it is taken over at once, with a new epoch.
+
+    When ``body`` ends or ``lead`` is cancelled, the lease is released and another candidate takes it at its next
+    look. What ``body`` raises ends ``lead``, after the release.
+    """
+    deadline = renew if renew is not None else duration * 2 / 3
+    if not 0 < retry < deadline < duration:
+        raise ValueError(f"retry {retry} < renew {deadline} < duration {duration} does not hold")
+    # Connections of its own: a renewal must not stand in line behind a thousand writes.
+    async with client.sibling(concurrency=2, timeout=deadline / 2) as own:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        candidate = _Candidate(own, path, identity, duration=duration, deadline=deadline, retry=retry)
+        while True:
+            leadership = await candidate.acquired()
+            await candidate.serve(leadership, body)
+            await anyio.sleep(candidate.pause())
+
+
+class _Candidate:
+    """One process's view of the Lease, and what it does about it."""
+
+    def __init__(
+        self, client: Client, path: str, identity: str, *, duration: float, deadline: float, retry: float
+    ) -> None:
+        self._client, self._path, self._identity = client, path, identity
+        self._duration, self._deadline, self._retry = duration, deadline, retry
+        self._lease: dict[str, Any] = {}  # as last seen or written; sent back whole, so that labels stay
+        self._seen: tuple[object, float] = ("", 0.0)  # the holder's last sign of life, and when we saw it
+        self._about = {"lease": path, "identity": identity}
+
+    def pause(self) -> float:
+        return self._retry * random.uniform(0.8, 1.2)  # noqa: S311 - candidates should not look all at once
+
+    async def acquired(self) -> Leadership:
+        """Wait until the lease is free or its holder has been silent for too long, and take it."""
+        failed = False
+        while True:
+            try:
+                if leadership := await self._try():
+                    log.info("leading", extra={"about": {**self._about, "epoch": leadership.epoch}})
+                    return leadership
+                failed = False
+            except Conflict:
+                failed = False  # another was quicker
+            except KubeError as error:
+                if not failed:
+                    log.warning("no lease", extra={"about": {**self._about, "error": str(error)}})
+                failed = True
+            await anyio.sleep(self.pause())
+
+    async def _try(self) -> Leadership | None:
+        try:
+            self._lease = await self._client.get(self._path, dict)
+        except NotFound:
+            leases, _, name = self._path.rpartition("/")
+            sent = time.monotonic()
+            made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(1)})
+            self._lease = msgspec.json.decode(made)
+            return Leadership(1, sent + self._duration)
+        spec = self._lease.get("spec") or {}
+        holder, seconds = spec.get("holderIdentity"), spec.get("leaseDurationSeconds") or self._duration
+        sign = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        if sign != self._seen[0]:
+            self._seen = (sign, time.monotonic())
+        if holder and holder != self._identity and time.monotonic() - self._seen[1] < seconds:
+            return None
+        epoch = (spec.get("leaseTransitions") or 0) + 1
+        return Leadership(epoch, await self._write(self._spec(epoch)))
+
+    async def serve(self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]) -> None:
+        """Run ``body`` while the lease is renewed; then end the leadership and release the lease."""
+        failure: Exception | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                with anyio.CancelScope() as scope:
+                    self._extend(scope, leadership)
+                    tasks.start_soon(self._keep, leadership, scope)
+                    try:
+                        await body(leadership)
+                    except Exception as error:  # raised again below, without a group around it
+                        failure = error
+                if scope.cancelled_caught:
+                    log.warning("no longer leading", extra={"about": self._about})
+                tasks.cancel_scope.cancel()
+        finally:
+            held = leadership.valid()
+            leadership._end()
+            if held:
+                await self._release(leadership.epoch)
+        if failure:
+            raise failure
+
+    def _extend(self, scope: anyio.CancelScope, leadership: Leadership) -> None:
+        spare = self._duration - self._deadline
+        scope.deadline = anyio.current_time() + leadership._until - time.monotonic() - spare
+
+    async def _keep(self, leadership: Leadership, scope: anyio.CancelScope) -> None:
+        """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the rest."""
+        while True:
+            await anyio.sleep(self.pause())
+            if not leadership.valid():
+                break
+            try:
+                until = await self._rewrite(self._spec(leadership.epoch))
+            except _Lost as lost:
+                log.warning("lost the lease", extra={"about": {**self._about, "error": str(lost)}})
+                break
+            except KubeError as error:
+                log.warning("not renewed", extra={"about": {**self._about, "error": str(error)}})
+                continue
+            if not leadership.valid():  # too late, although nobody else came: what was begun must not go on
+                break
+            leadership._renewed(until)
+            self._extend(scope, leadership)
+        leadership._end()
+        scope.cancel()
+
+    async def _release(self, epoch: int) -> None:
+        with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+            try:
+                await self._rewrite({**self._spec(epoch), "holderIdentity": "", "leaseDurationSeconds": 1})
+                log.info("released the lease", extra={"about": self._about})
+            except (KubeError, _Lost) as error:
+                log.warning("not released", extra={"about": {**self._about, "error": str(error)}})
+
+    async def _rewrite(self, spec: dict[str, Any]) -> float:
+        """Write over our own lease; until when that makes us the holder. Raises _Lost when it is no longer ours."""
+        try:
+            return await self._write(spec)
+        except (NotFound, Conflict):
+            # Deleted or taken; or somebody touched its labels, or the answer to a renewal of ours never came.
+            pass
+        try:
+            self._lease = await self._client.get(self._path, dict)
+        except NotFound:
+            raise _Lost("it has been deleted") from None
+        kept = self._lease.get("spec") or {}
+        if (kept.get("holderIdentity"), kept.get("leaseTransitions")) != (self._identity, spec["leaseTransitions"]):
+            raise _Lost(f"{kept.get('holderIdentity')!r} has taken it")
+        return await self._write(spec)
+
+    async def _write(self, spec: dict[str, Any]) -> float:
+        """Write ``spec`` over the version last seen; until when (monotonic seconds) that makes us the holder."""
+        kept = self._lease.get("spec") or {}
+        if kept.get("leaseTransitions") == spec["leaseTransitions"]:
+            spec = {**spec, "acquireTime": kept.get("acquireTime")}
+        sent = time.monotonic()
+        self._lease = msgspec.json.decode(await self._client.replace(self._path, {**self._lease, "spec": spec}))
+        return sent + self._duration
+
+    def _spec(self, epoch: int) -> dict[str, Any]:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody decides by it
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._duration),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": epoch,
+        }
