@@ -202,6 +202,13 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
     assert "NCCL version" in seen.reason
 
 
+def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
+    result = read("", "", -9, GIB, timed_out=True, stuck=True)
+    seen = decide(replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), result),)))
+    assert isinstance(seen, Verdict)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
+
+
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"
 
 

@@ -18,7 +18,7 @@ from .settings import Settings, size_text
 
 __all__ = ["CHECK", "main"]
 
-RESERVE: Final = 15.0
+RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
 
 

@@ -160,6 +160,8 @@ def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
 def _broken(case: Case, broken: Taken) -> Step | Verdict:
     """A run over all GPUs gave no result."""
     result, error = broken.result, broken.result.error
+    if result.stuck:
+        return verdicts.stuck(result)
     if result.timed_out:
         return verdicts.hung(result)
     if error is None:

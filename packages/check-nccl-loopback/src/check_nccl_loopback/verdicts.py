@@ -30,6 +30,7 @@ __all__ = [
     "passed",
     "refused",
     "slow",
+    "stuck",
     "topology",
     "unexplained",
     "unknown",
@@ -243,6 +244,19 @@ def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
     )
     reason = f'the driver has lost {", ".join(uuids)} ("{words[uuids[0]]}"); take the node out of service and contact support.'
     return _failed("GPU_LOST", reason, findings, subject=uuids[0])
+
+
+def stuck(result: Measurement) -> Verdict:
+    """The tool sleeps in the kernel where not even SIGKILL reaches it: the driver hangs."""
+    finding = Finding(
+        "DRIVER_HANG",
+        "DRIVER_HANG: a call into the GPU driver of this node does not return",
+        fatal=True,
+        action=Action.CONTACT_SUPPORT,
+        metadata={"last_words": result.said},
+    )
+    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.said}"); take the node out of service and restart it.'
+    return _failed("DRIVER_HANG", reason, (finding,))
 
 
 def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast) -> Verdict:
