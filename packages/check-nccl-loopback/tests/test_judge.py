@@ -217,6 +217,14 @@ def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_ECC", {"GPU-6"})
 
 
+def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
+    slow = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
+    pair = Taken(Step(What.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
+    seen = decide(replace(case(), taken=(slow, slow, pair)))
+    assert isinstance(seen, Verdict)
+    assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
+
+
 def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:
     seen = ended("h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'")
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {None})

@@ -132,7 +132,10 @@ def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool
 
 def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
     """Below the floor. A GPU is named by contrast, fatally; a floor alone fails the run and quarantines nobody."""
-    by_pair = {f"pair_{a}_{b}": f"{m.busbw:.2f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None}
+    by_pair = [
+        f"{gpus[a].uuid}+{gpus[b].uuid}={m.busbw:.1f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None
+    ]
+    measured = {**bar.metadata, **({"pairs_gbps": " ".join(by_pair)} if by_pair else {})}
     clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
     against = f"{bar.text} is below {bar.limit:g}"
     if found.accused:
@@ -143,7 +146,7 @@ def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Me
                 fatal=True,
                 action=Action.CONTACT_SUPPORT,
                 subject=Subject(BANDWIDTH, gpus[i].uuid),
-                metadata={**bar.metadata, **by_pair, "reference_gbps": f"{found.reference:.2f}"},
+                metadata={**measured, "reference_gbps": f"{found.reference:.2f}"},
             )
             for i in found.accused
         )
@@ -161,7 +164,7 @@ def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Me
         "SLOW_NODE: NCCL between the GPUs of this node is slower than its floor",
         fatal=False,
         action=Action.CONTACT_SUPPORT,
-        metadata={**bar.metadata, **by_pair},
+        metadata=measured,
     )
     reason = f"{against} twice, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
     return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
