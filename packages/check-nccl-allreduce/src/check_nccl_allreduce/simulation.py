@@ -39,6 +39,8 @@ class World:
     severity: tuple[float, float] = (0.20, 0.70)  # a bad node's share of normal
     shares: tuple[float, ...] = (0.0, 0.01, 0.05, 0.10)
     leaves: tuple[int, int] = (4, 32)
+    least_leaves: int = 1
+    least_in_leaf: int = 1
     kinds: int = 1
     noise: float = 0.02  # per edge and round, and again per trial
     spread: float = 0.015  # among healthy nodes
@@ -143,7 +145,7 @@ class Fabric:
             self.link = frozenset(random.choice(first.probes).members)
 
     def _shape(self) -> tuple[int, list[int]]:
-        """(number of nodes, leaf of each); where the fault is a leaf's, there are two or more."""
+        """(number of nodes, leaf of each)."""
         world, random = self.world, self.random
         while True:
             size = world.nodes or round(3 * (_MOST_NODES / 3) ** random.random())
@@ -153,13 +155,14 @@ class Fabric:
                 leaf += [number] * random.randint(*world.leaves)
                 number += 1
             leaf = leaf[:size]
-            if world.fault not in {"uplink", "leaf", "oversubscription"} or (leaf[-1] > 0 and leaf[:2] == [0, 0]):
+            counts = Counter(leaf)
+            if len(counts) >= world.least_leaves and min(counts.values()) >= world.least_in_leaf:
                 random.shuffle(leaf)  # ranks do not follow the racks
                 return size, leaf
 
     def _sick_leaf(self) -> int:
         counts = Counter(self.leaf)
-        return self.random.choice([one for one in sorted(counts) if counts[one] > 1])
+        return self.random.choice([one for one in sorted(counts) if counts[one] > 1] or sorted(counts))
 
     def measure(self, one: Round) -> list[Result]:
         """One result for each probe of the round."""
@@ -288,9 +291,10 @@ def worlds(scale: float = 1.0) -> dict[str, list[World]]:
             )
             for n in SMALL
         ],
-        "correlated": [replace(less, name=fault, fault=fault) for fault in CORRELATED],
+        "correlated": [replace(less, name=fault, fault=fault, least_leaves=2) for fault in CORRELATED],
         "correlated_unlabelled": [
-            replace(less, name=f"{fault}, no labels", fault=fault, labels=False) for fault in CORRELATED
+            replace(less, name=f"{fault}, no labels", fault=fault, labels=False, least_leaves=2, least_in_leaf=2)
+            for fault in CORRELATED
         ],
         "others": [
             replace(less, name="mild (0.70-0.95)", severity=(0.70, 0.95)),
