@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -212,18 +212,15 @@ class Fabric:
         return self.factor if touched else 1.0
 
 
-def play(fabric: Fabric) -> tuple[Verdict, State, int]:
-    """Localise one gang: the verdict, the last state, and how many probes it took."""
-    state, probes = fabric.state, 0
+def play(state: State, measure: Callable[[Round], Sequence[Result]]) -> tuple[Verdict, State]:
+    """Localise one gang whose rounds ``measure`` answers: the verdict and the last state."""
     step = localise.next(state)
     while isinstance(step, Round):
-        seen: Counter[int] = Counter(i for probe in step.probes for i in probe.members)
-        if seen and max(seen.values()) > 1:
-            raise AssertionError(f"round {step.number} has an endpoint in two probes")
-        probes += len(step.probes) if step.phase is not Phase.HALVES else 0
-        state = state.after(step, fabric.measure(step))
+        if step.phase is Phase.GANG:
+            raise ValueError("the gang's own round is judged by the gate: start from a state that has its zone")
+        state = state.after(step, measure(step))
         step = localise.next(state)
-    return step, state, probes
+    return step, state
 
 
 def _part(job: tuple[World, range]) -> tuple[str, Tally]:
@@ -232,8 +229,9 @@ def _part(job: tuple[World, range]) -> tuple[str, Tally]:
     began = time.perf_counter()
     for number in numbers:
         fabric = Fabric(world, number)
-        verdict, _, probes = play(fabric)
-        tally.add(verdict, set(fabric.bad), fabric.size, probes)
+        verdict, state = play(fabric.state, fabric.measure)
+        pairs = sum(len(p.round.probes) for p in state.rounds if p.round.phase is not Phase.HALVES)
+        tally.add(verdict, set(fabric.bad), fabric.size, pairs)
     tally.seconds = time.perf_counter() - began
     return world.name, tally
 

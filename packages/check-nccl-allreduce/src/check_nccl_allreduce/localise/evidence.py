@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -99,11 +99,11 @@ class Evidence:
         good, slow_good, bad, grey = bytearray(size), bytearray(size), bytearray(size), bytearray(size)
         marks = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
         depressed = self.references.depressed
-        self.met: set[Pair] = set()
+        self.met: Counter[Pair] = Counter()
         self.witnessed: set[EdgeClass] = set()
         for edge in self.edges:
             if edge.status is not Status.VOID and edge.status is not Status.UNJUDGED:
-                self.met.add((edge.a, edge.b))
+                self.met[edge.a, edge.b] += 1
             mark = marks.get(edge.grade)
             if mark is None:
                 continue

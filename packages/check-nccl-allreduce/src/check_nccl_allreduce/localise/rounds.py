@@ -188,24 +188,21 @@ class _Desk:
 
         A path is comparable where one of its class was good: only there does a bad one accuse its end.
         """
-        worse: dict[tuple[bool, bool], int] = {}
+        best: tuple[tuple[bool, int], int] | None = None
         for pool in pools:
             for other in pool.near(one, self._free):
-                if other == one:
+                met = self._evidence.met[(one, other) if one < other else (other, one)]
+                if other == one or (met and not again):
                     continue
-                met, comparable = self.met(one, other), self._comparable(one, other)
-                if comparable and not met:
+                rank = (not self._comparable(one, other), met)
+                if rank == (False, 0):
                     return other
-                worse.setdefault((comparable, met), other)
-        order = [(True, True), (False, False), (False, True)] if again else [(False, False)]
-        found = [worse[key] for key in order if key in worse]
-        return found[0] if found else None
+                if best is None or rank < best[0]:
+                    best = (rank, other)
+        return best[1] if best else None
 
     def _comparable(self, a: int, b: int) -> bool:
         return self._evidence.map.edge_class(a, b) in self._evidence.witnessed
-
-    def met(self, a: int, b: int) -> bool:
-        return ((a, b) if a < b else (b, a)) in self._evidence.met
 
     def _free(self, one: int) -> bool:
         return not self.used[one]

@@ -155,6 +155,12 @@ class _Findings:
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, self.proven)
         self.blamed = [s for s in self.proven if s not in self.alike]
         self.halves = _halves(state)
+        self.notes = _notes(state)
+        self.seen: dict[int, list[Measured]] = defaultdict(list)
+        for edge in evidence.edges:
+            if edge.grade:
+                self.seen[edge.a].append(edge)
+                self.seen[edge.b].append(edge)
 
     def row(self) -> tuple[Kind, str]:
         state, evidence = self.state, self.evidence
@@ -204,12 +210,10 @@ class _Findings:
         return self.evidence.map.domain_names[min(common)] if common else None
 
     def suspect(self, one: int) -> Suspect:
-        edges = tuple(self.evidence.against.get(one, ())) or tuple(
-            e for e in self.evidence.edges if one in (e.a, e.b) and e.grade
-        )
+        edges = tuple(self.evidence.against.get(one, ())) or tuple(self.seen.get(one, ()))
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        return Suspect(one, symptom, self.evidence.share(edges), edges, _detail(self.state, one))
+        return Suspect(one, symptom, self.evidence.share(edges), edges, self.notes.get(one, ""))
 
 
 def _spent(state: State) -> int:
@@ -290,13 +294,14 @@ def _common_rail(state: State) -> int | None:
     return min(common) if common else None
 
 
-def _detail(state: State, one: int) -> str:
-    """Which rail and which direction of an endpoint is slow, from the last probe that measured them."""
-    for probe, result in reversed(_details(state)):
-        if one in probe.members and probe.role is Role.ACCUSED:
+def _notes(state: State) -> dict[int, str]:
+    """Which rail and which direction of an accused endpoint is slow, from the last probe that measured them."""
+    notes: dict[int, str] = {}
+    for probe, result in _details(state):
+        if probe.role is Role.ACCUSED:
             rails = sorted(_slow_rails(result.rails))
-            sending = result.directions
-            if sending and one == probe.members[1]:
-                sending = (sending[1], sending[0])
-            return words.detail(rails, sending, BAD)
-    return ""
+            there = result.directions
+            back = (there[1], there[0]) if there else None
+            for one, sending in zip(probe.members, (there, back), strict=True):
+                notes[one] = words.detail(rails, sending, BAD)
+    return notes

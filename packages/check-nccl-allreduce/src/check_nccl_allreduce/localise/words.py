@@ -207,7 +207,7 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     yield " " * label + " " + " ".join(str(j).rjust(width) for j in range(size - 1))
     for i in range(size):
         row = " ".join("/".join(cells.get((i, j), ["."])).rjust(width) for j in range(i))
-        yield f"{i} {state.endpoints[i].name}".ljust(label) + " " + row
+        yield f"{i} {state.endpoints[i].name}".ljust(label + 1) + row
 
 
 def _cell(e: Measured) -> str:
