@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from check_nccl_allreduce.localise import (
@@ -48,43 +49,53 @@ def gangs(draw: st.DrawFn, *, least: int = 1, most: int = 40) -> State:
     return State(endpoints, draw(st.integers(0, 2**64 - 1))).after_gang(draw(st.sampled_from(SLOW_ZONES)), 30.0)
 
 
-@st.composite
-def answers(draw: st.DrawFn, one: Round) -> list[Result]:
-    """Anything that a round may bring, mostly plausible."""
-    return [draw(_result(probe)) for probe in one.probes]
+class Chance:
+    """Anything that rounds may bring, mostly plausible; the same again for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.trouble = self.random.choice([0.1, 0.3, 0.7])
+
+    def __call__(self, one: Round) -> list[Result]:
+        return [self.result(probe) for probe in one.probes]
+
+    def result(self, probe: Probe) -> Result:
+        random = self.random
+        if random.random() > self.trouble:
+            return Result(Status.OK, NORMAL * random.uniform(0.97, 1.03))
+        kind = random.choices(range(6), (5, 5, 2, 2, 2, 0.3))[0]  # void is rare: two of one member end the run
+        if kind < 3:
+            return Result(Status.OK, NORMAL * random.uniform(*((0.2, 0.7), (0.7, 0.95), (0.01, 2.0))[kind]))
+        if kind < 5:
+            return Result(random.choice([Status.WRONG, Status.HANG, Status.ERROR, Status.UNJUDGED]))
+        return Result(Status.VOID, member=random.choice(probe.members), cause="no memory")
 
 
-def _result(probe: Probe) -> st.SearchStrategy[Result]:
-    measured = st.floats(0.01, 2 * NORMAL).map(lambda v: Result(Status.OK, v))
-    normal = st.floats(0.97 * NORMAL, 1.03 * NORMAL).map(lambda v: Result(Status.OK, v))
-    slow = st.floats(0.2 * NORMAL, 0.7 * NORMAL).map(lambda v: Result(Status.OK, v))
-    broken = st.sampled_from([Status.WRONG, Status.HANG, Status.ERROR, Status.UNJUDGED]).map(Result)
-    void = st.sampled_from(probe.members).map(lambda m: Result(Status.VOID, member=m, cause="no memory"))
-    return st.one_of(normal, normal, normal, slow, slow, measured, broken, void)
+chances = st.integers(0, 2**64 - 1).map(Chance)
 
 
-def drawn(state: State, data: st.DataObject) -> tuple[Verdict, State, list[Round]]:
+def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
     rounds: list[Round] = []
 
     def measure(one: Round) -> Sequence[Result]:
         rounds.append(one)
-        return data.draw(answers(one))
+        return chance(one)
 
     verdict, last = play(state, measure)
     return verdict, last, rounds
 
 
-@given(gangs(), st.data())
-def test_every_gang_ends_within_six_rounds_whatever_its_probes_bring(state: State, data: st.DataObject) -> None:
-    verdict, _, rounds = drawn(state, data)
+@given(gangs(), chances)
+def test_every_gang_ends_within_six_rounds_whatever_its_probes_bring(state: State, chance: Chance) -> None:
+    verdict, _, rounds = drawn(state, chance)
     assert verdict.rounds <= MAX_ROUNDS
     assert verdict.rounds == 1 + len(rounds)
     assert [one.number for one in rounds] == list(range(2, 2 + len(rounds)))
 
 
-@given(gangs(), st.data())
-def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, data: st.DataObject) -> None:
-    for one in drawn(state, data)[2]:
+@given(gangs(), chances)
+def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Chance) -> None:
+    for one in drawn(state, chance)[2]:
         assert one.probes
         for probe in one.probes:
             assert list(probe.members) == sorted(set(probe.members))
@@ -92,13 +103,13 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, data: st.D
         assert max(Counter(i for probe in one.probes for i in probe.members).values()) == 1
 
 
-@given(gangs(), st.data())
-def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, data: st.DataObject) -> None:
-    well = data.draw(st.integers(0, len(state.endpoints) - 1))
+@given(gangs(), chances, st.integers(0, 39))
+def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chance: Chance, well: int) -> None:
+    well %= len(state.endpoints)
     state = replace(state, endpoints=tuple(replace(e, kind="a", intra=None) for e in state.endpoints))
 
     def measure(one: Round) -> Sequence[Result]:
-        found = data.draw(answers(one))
+        found = chance(one)
         return [
             Result(Status.OK, 3 * NORMAL) if well in probe.members else result
             for probe, result in zip(one.probes, found, strict=True)
@@ -109,11 +120,9 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, data:
     assert well not in verdict.fatal_for
 
 
-@given(gangs(least=3), st.data())
-def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(
-    state: State, data: st.DataObject
-) -> None:
-    verdict, _, _ = drawn(state, data)
+@given(gangs(least=3), chances)
+def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(state: State, chance: Chance) -> None:
+    verdict, _, _ = drawn(state, chance)
     cleared = {end for e in verdict.matrix if e.grade is Grade.GOOD for end in (e.a, e.b)}
     for suspect in verdict.suspects:
         if suspect.member not in verdict.blamed:
@@ -126,17 +135,17 @@ def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(
         assert len([e for e in confirmations if e.grade is not Grade.NONE]) >= 2
 
 
-@given(gangs(), st.data())
-def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, data: st.DataObject) -> None:
-    verdict, _, _ = drawn(state, data)
+@given(gangs(), chances)
+def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance: Chance) -> None:
+    verdict, _, _ = drawn(state, chance)
     assert set(verdict.fatal_for) <= set(verdict.blamed) <= set(verdict.named)
     assert not (verdict.inconclusive and verdict.blamed)
     assert not verdict.blamed or verdict.fails
 
 
-@given(gangs(), st.data())
-def test_the_same_history_always_has_the_same_answer(state: State, data: st.DataObject) -> None:
-    _, last, rounds = drawn(state, data)
+@given(gangs(), chances)
+def test_the_same_history_always_has_the_same_answer(state: State, chance: Chance) -> None:
+    _, last, rounds = drawn(state, chance)
     for count in range(len(last.rounds) + 1):
         before = replace(last, rounds=last.rounds[:count])
         again = next(before)
@@ -145,12 +154,12 @@ def test_the_same_history_always_has_the_same_answer(state: State, data: st.Data
             assert again == rounds[count]
 
 
-@given(gangs(), st.data())
+@given(gangs(), chances, st.data())
 def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
-    state: State, data: st.DataObject
+    state: State, chance: Chance, data: st.DataObject
 ) -> None:
     """Choice and judgement see positions only. Names appear in sentences and in nothing else."""
-    verdict, last, rounds = drawn(state, data)
+    verdict, last, rounds = drawn(state, chance)
     names = data.draw(st.permutations(range(len(state.endpoints))))
     kinds = dict(zip("ab", data.draw(st.permutations("pq")), strict=True))
     domains: dict[str | None, str | None] = dict(zip("xyz", data.draw(st.permutations("uvw")), strict=True))
@@ -195,10 +204,10 @@ def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
     return lambda one: [Result(Status.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0)) for probe in one.probes]
 
 
-@given(gangs(least=3, most=20), st.data())
-def test_a_good_edge_never_hurts_its_ends(state: State, data: st.DataObject) -> None:
+@given(gangs(least=3, most=20), chances, st.data())
+def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st.DataObject) -> None:
     """One bad edge of the history made as good as its reference: neither end may become blamed or named by it."""
-    verdict, last, _ = drawn(state, data)
+    verdict, last, _ = drawn(state, chance)
     bad = [e for e in verdict.matrix if e.grade is Grade.BAD and e.reference > 0]
     if not bad:
         return
@@ -216,11 +225,11 @@ def test_a_good_edge_never_hurts_its_ends(state: State, data: st.DataObject) -> 
         assert not {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
 
 
-@given(gangs(least=3), st.sampled_from([FactKind.LOST, FactKind.MEMBER]), st.data())
+@given(gangs(least=3), st.sampled_from([FactKind.LOST, FactKind.MEMBER]), chances)
 def test_a_member_that_is_lost_or_cannot_take_part_makes_nobody_fatal(
-    state: State, kind: FactKind, data: st.DataObject
+    state: State, kind: FactKind, chance: Chance
 ) -> None:
-    _, last, _ = drawn(state, data)
+    _, last, _ = drawn(state, chance)
     verdict = next(last.with_fact(Fact(0, kind, "gone")))
     assert isinstance(verdict, Verdict)
     assert not verdict.fatal_for
@@ -274,16 +283,16 @@ def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() 
 
 def test_a_gang_of_4096_is_answered_within_a_second() -> None:
     fabric = Fabric(World("speed", 1, nodes=4096, shares=(0.1,)), 1)
-    longest = 0.0
+    marks = [time.process_time()]
 
     def measure(one: Round) -> Sequence[Result]:
-        nonlocal began, longest
-        longest = max(longest, time.process_time() - began)
+        took.append(time.process_time() - marks[-1])
         results = fabric.measure(one)
-        began = time.process_time()
+        marks.append(time.process_time())
         return results
 
-    began = time.process_time()
+    took: list[float] = []
     play(fabric.state, measure)
-    longest = max(longest, time.process_time() - began)
-    assert longest < 1.0
+    took.append(time.process_time() - marks[-1])
+    assert len(took) == 6
+    assert max(took) < 1.0
