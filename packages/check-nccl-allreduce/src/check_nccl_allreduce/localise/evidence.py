@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -96,37 +96,51 @@ class Evidence:
     def _place(self) -> None:
         """Sort the endpoints: known good, suspect, grey; and collect what accuses each suspect."""
         size = self.map.size
-        good, bad, grey = bytearray(size), bytearray(size), bytearray(size)
+        good, slow_good, bad, grey = bytearray(size), bytearray(size), bytearray(size), bytearray(size)
         marks = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
-        self.met: set[Pair] = set()
+        depressed = self.references.depressed
+        self.met: Counter[Pair] = Counter()
         self.witnessed: set[EdgeClass] = set()
-        accusing: list[Measured] = []
         for edge in self.edges:
             if edge.status is not Status.VOID and edge.status is not Status.UNJUDGED:
-                self.met.add((edge.a, edge.b))
+                self.met[edge.a, edge.b] += 1
             mark = marks.get(edge.grade)
             if mark is None:
                 continue
-            mark[edge.a] = mark[edge.b] = 1
-            if edge.grade is Grade.BAD:
-                accusing.append(edge)
-            elif edge.grade is Grade.GOOD:
+            if edge.grade is Grade.GOOD:
                 self.witnessed.add(self.map.edge_class(edge.a, edge.b))
-        self.good = good
+                if depressed and self.map.edge_class(edge.a, edge.b) in depressed:
+                    mark = slow_good
+            elif edge.grade is Grade.BAD and depressed and self.map.edge_class(edge.a, edge.b) in depressed:
+                mark = grey
+            mark[edge.a] = mark[edge.b] = 1
+        self.strong = good
+        # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
+        self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
+        self._accuse(bad, grey)
+
+    def _accuse(self, bad: bytearray, grey: bytearray) -> None:
+        good, strong = self.good, self.strong
         self.known_good = sum(good)
-        self.suspects = [i for i in range(size) if bad[i] and not good[i]]
-        self.grey = [i for i in range(size) if grey[i] and not bad[i] and not good[i]]
+        accusing = [edge for edge in self.edges if edge.grade is Grade.BAD]
+        for edge in accusing:
+            bad[edge.a] = bad[edge.b] = 1
+        self.judged = bool(self.witnessed or accusing or any(grey))
+        self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
+        self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
         self.suspect_set = frozenset(self.suspects)
         self.against: dict[int, list[Measured]] = {s: [] for s in self.suspects}
         self.among_good: dict[Pair, list[Measured]] = defaultdict(list)
         for edge in accusing:
+            key = self.map.edge_class(edge.a, edge.b)
+            trusted = good if key in self.references.depressed else strong
             if good[edge.a] and good[edge.b]:
                 self.among_good[edge.a, edge.b].append(edge)
-            elif self.map.edge_class(edge.a, edge.b) in self.witnessed:
-                # Like is compared with like: where no edge of this class was ever good, the class may be slow, not the end.
-                if good[edge.a]:
+            elif key in self.witnessed:
+                # Like with like: where no edge of a class was ever good, the class may be slow, not the end.
+                if trusted[edge.a] and not good[edge.b]:
                     self.against[edge.b].append(edge)
-                elif good[edge.b]:
+                elif trusted[edge.b] and not good[edge.a]:
                     self.against[edge.a].append(edge)
         self._confirmations()
 
@@ -163,7 +177,7 @@ class Evidence:
 
     def crossing(self) -> float:
         """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
-        return min(self.references.crossings(), default=1.0)
+        return self.references.crossing()
 
     def share(self, edges: Iterable[Measured]) -> float:
         """The median of value / reference over measured edges; 0 where none has a value."""
@@ -196,6 +210,7 @@ class _References:
                 by_kind[kind] += values
         self._own = {key: made for key, values in by_class.items() if (made := _reference(values))}
         self._kind = {key: made for key, values in by_kind.items() if (made := _reference(values))}
+        self.depressed = frozenset(key for key, share in self._crossings() if share < BAD)
         self._cache: dict[EdgeClass, Reference | None] = {}
 
     def of(self, a: int, b: int) -> Reference | None:
@@ -205,11 +220,14 @@ class _References:
             self._cache[key] = self._own.get(key) or self._lesser(key)
         return self._cache[key]
 
-    def crossings(self) -> Iterator[float]:
-        """For each pair of kinds, the reference between domains over the one inside, where both are known."""
+    def crossing(self) -> float:
+        """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
+        return min((share for _, share in self._crossings()), default=1.0)
+
+    def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
         for (a, b, relation), reference in self._own.items():
             if relation == OTHER and (inside := self._own.get((a, b, SAME))):
-                yield reference.gbps / inside.gbps
+                yield (a, b, relation), reference.gbps / inside.gbps
 
     def _lesser(self, key: EdgeClass) -> Reference | None:
         kind_a, kind_b, relation = key
@@ -263,12 +281,8 @@ def _disturbed(rows: list[Measured]) -> bool:
         for row in rows
         if row.role is Role.CONTROL and row.status in _JUDGED and row.reference > 0
     )
-    return bool(controls) and _median(controls) < GOOD
-
-
-def _median(ranked: list[float]) -> float:
-    middle = len(ranked) // 2
-    return ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
+    # Of an even number the better middle one: a single dip among two controls disturbs nothing.
+    return bool(controls) and controls[len(controls) // 2] < GOOD
 
 
 def _voids(rounds: tuple[Played, ...]) -> list[Result]:
