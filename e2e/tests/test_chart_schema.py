@@ -1,4 +1,4 @@
-"""One schema from two: the webhook's own and the chart's."""
+"""One schema from two: the service's own and the chart's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHART: Schema = {
 
 
 def accepts(values: object) -> bool:
-    return jsonschema.Draft202012Validator(combined(WEBHOOK, CHART)).is_valid(values)
+    return jsonschema.Draft202012Validator(combined(WEBHOOK, CHART, "any")).is_valid(values)
 
 
 @pytest.mark.parametrize("values", [{}, {"dcgm": {"diagLevel": 2}, "namespaces": ["a"]}])
@@ -43,5 +43,10 @@ def test_what_either_refuses_is_refused(values: object) -> None:
     ids=["property", "definition"],
 )
 def test_one_name_for_two_things_is_refused(chart: Schema) -> None:
-    with pytest.raises(ValueError, match=r"both the webhook and the chart define [dD]cgm"):
-        combined(WEBHOOK, chart)
+    with pytest.raises(ValueError, match=r"^any: both the service and the chart define [dD]cgm"):
+        combined(WEBHOOK, chart, "any")
+
+
+def test_a_chart_whose_service_says_nothing_has_its_own_schema() -> None:
+    schema = combined({}, CHART, "any")
+    assert (schema["properties"], schema["$defs"]) == (CHART["properties"], CHART["$defs"])

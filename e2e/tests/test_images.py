@@ -20,6 +20,9 @@ esac
 """
 
 
+EVERY = [f"{component.image}:dev" for component in COMPONENTS]
+
+
 class Here:
     """A small repository, a cache, and engines that only write down how they were called."""
 
@@ -85,9 +88,9 @@ def test_without_any_engine_all_that_was_tried_is_said(here: Here) -> None:
 
 
 def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
-    assert here.build() == {"preflight-webhook:dev": False, "preflight-dcgm-diag:dev": False}
-    assert here.build() == {"preflight-webhook:dev": True, "preflight-dcgm-diag:dev": True}
-    assert len(here.calls("build")) == 2
+    assert here.build() == dict.fromkeys(EVERY, False)
+    assert here.build() == dict.fromkeys(EVERY, True)
+    assert len(here.calls("build")) == len(COMPONENTS)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +98,8 @@ def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
     [
         ("packages/preflight-webhook/src/module.py", {"preflight-webhook:dev"}),
         ("packages/check-dcgm/Dockerfile", {"preflight-dcgm-diag:dev"}),
-        ("packages/preflight-proto/src/names.py", {"preflight-webhook:dev", "preflight-dcgm-diag:dev"}),
-        ("uv.lock", {"preflight-webhook:dev", "preflight-dcgm-diag:dev"}),
+        ("packages/preflight-proto/src/names.py", set(EVERY)),
+        ("uv.lock", set(EVERY)),
         ("packages/check-dcgm/tests/test_module.py", set()),
         ("e2e/fakes/bin/dcgmi", set()),
     ],
@@ -121,10 +124,11 @@ def test_only_the_newest_archive_of_an_image_is_kept(here: Here) -> None:
 
 
 def test_fakes_go_on_top_of_checks_and_of_nothing_else(here: Here) -> None:
-    assert set(here.build(e2e=True)) == {"preflight-webhook:dev", "preflight-dcgm-diag:e2e"}
-    assert "IMAGE=preflight-dcgm-diag:dev" in here.calls("build")[-1]
+    expected = {f"{c.image}:{'e2e' if c.is_check else 'dev'}": not c.is_check for c in COMPONENTS}
+    assert set(here.build(e2e=True)) == set(expected)
+    assert any("IMAGE=preflight-dcgm-diag:dev" in call for call in here.calls("build"))
     here.write("e2e/fakes/bin/dcgmi", "another fake")
-    assert here.build(e2e=True) == {"preflight-webhook:dev": True, "preflight-dcgm-diag:e2e": False}
+    assert here.build(e2e=True) == expected
 
 
 def test_buildah_needs_neither_a_daemon_nor_a_registry(here: Here) -> None:

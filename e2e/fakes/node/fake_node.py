@@ -4,11 +4,12 @@ Runs as a DaemonSet pod with the host's network. All three read one node.json, w
 `node-<NODE_NAME>`; this process brings it to /etc/node-local and acknowledges it by an annotation. What happens is printed as JSON
 lines. Nothing of Preflight is imported.
 
-node.json: {"gpus": [{"uuid", "name", "pci"}],
+node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
             "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
                        "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
-            "connector": {"mode": "ok" | "refuse" | "hang" | "absent"}}
+            "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
+            "nccl": what `all_reduce_perf` finds; see there}
 """
 
 import asyncio

@@ -1,16 +1,18 @@
 /* A stand-in for libnvidia-ml.so.1 with just the functions that Preflight's binding calls.
  *
  * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES. The
- * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings. */
+ * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings. A GPU named
+ * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef int nvmlReturn_t;
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15 };
+enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 enum { MAX_GPUS = 64 };
 
-struct gpu { char uuid[96], name[96], pci[32]; };
+struct gpu { char uuid[96], name[96], pci[32], link[16]; };
 static struct gpu gpus[MAX_GPUS];
 static unsigned count;
 static int ready;
@@ -48,8 +50,9 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     const char *at = strstr(text, "\"gpus\"");
     while (at && count < MAX_GPUS && (at = strchr(at, '{'))) {
         const char *end = strchr(at, '}');
-        struct gpu found;
+        struct gpu found = {0};
         if (!end || !field(at, end, "uuid", found.uuid, sizeof found.uuid)) break;
+        field(at, end, "link", found.link, sizeof found.link);
         if (field(at, end, "name", found.name, sizeof found.name) && field(at, end, "pci", found.pci, sizeof found.pci) && visible(found.uuid))
             gpus[count++] = found;
         at = end;
@@ -72,6 +75,28 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **out) {
     *out = &gpus[index];
     return OK;
 }
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **out) {
+    if (!ready) return UNINITIALIZED;
+    for (unsigned i = 0; i < count; i++)
+        if (!strcmp(gpus[i].uuid, uuid)) {
+            *out = &gpus[i];
+            return OK;
+        }
+    return NOT_FOUND;
+}
+nvmlReturn_t nvmlDeviceGetP2PStatus(struct gpu *a, struct gpu *b, unsigned capability, unsigned *out) {
+    (void)capability;
+    *out = !strcmp(a->link, "nvlink") && !strcmp(b->link, "nvlink") ? P2P_OK : P2P_NOT_SUPPORTED;
+    return OK;
+}
+static int lost(const char *uuid) {
+    char line[128];
+    FILE *file = fopen("/tmp/fake-lost-gpus", "r");
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file)) found = !strncmp(line, uuid, strlen(uuid));
+    if (file) fclose(file);
+    return found;
+}
 static nvmlReturn_t text_out(const char *value, char *out, unsigned size) {
     if (strlen(value) + 1 > size) return SMALL;
     strcpy(out, value);
@@ -82,9 +107,10 @@ nvmlReturn_t nvmlDeviceGetName(struct gpu *g, char *out, unsigned size) { return
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *out) {
+    if (lost(g->uuid)) return LOST;
     memset(out, 0, sizeof *out);
     return text_out(g->pci, out->bus_id, sizeof out->bus_id);
 }
 const char *nvmlErrorString(nvmlReturn_t code) {
-    return code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : "Unknown Error";
+    return code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == LOST ? "GPU is lost" : "Unknown Error";
 }

@@ -72,6 +72,9 @@ def _run(args: argparse.Namespace) -> int:
             say("chart installed")
             timings["ready_seconds"] = time.monotonic() - started
             outcomes = [run(lab, row, say) for row in rows]
+            rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
+            if rosters:
+                timings["roster_seconds"] = max(rosters)
         finally:
             if not args.keep:
                 lab.close()
@@ -82,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         document = {
             "scenarios": [o.as_json() for o in outcomes],
-            "timings": {k: round(v, 1) for k, v in timings.items()},
+            "timings": {k: round(v, 2) for k, v in timings.items()},
         }
         args.json.write_text(json.dumps(document, indent=1))
     good = sum(not o.problems for o in outcomes)

@@ -1,9 +1,9 @@
-"""Makes the chart's values.schema.json: what the webhook says of its configuration, and what the chart adds.
+"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds.
 
-    python -m preflight_e2e.chart_schema       # asks `preflight-webhook schema`, which must be on PATH
+    python -m preflight_e2e.chart_schema       # asks the services, which must be on PATH
 
-The webhook's schema is the one that it checks its configuration file with, so a value that Helm takes is one that
-the webhook takes.
+A service's schema is the one that it checks its configuration file with, so a value that Helm takes is one that
+the service takes.
 """
 
 from __future__ import annotations
@@ -11,45 +11,57 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from preflight_e2e.helm import CHARTS, INJECTOR
+from preflight_e2e.helm import CHARTS, GANG, INJECTOR
 
-DEPLOYMENT = CHARTS / "schema" / f"{INJECTOR.name}.json"
-RESULT = INJECTOR / "values.schema.json"
+SERVICES: dict[Path, tuple[str, ...]] = {
+    INJECTOR: ("preflight-webhook", "schema"),
+    GANG: (),  # no command yet: the whole schema stands in charts/schema
+}
+"""What to ask for the schema of the configuration that a chart's values hold."""
 
 Schema = dict[str, Any]
 
 
-def combined(config: Schema, deployment: Schema) -> Schema:
+def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
     """One schema for the chart's values. Raises ValueError when both know a key by the same name."""
     definitions: Schema = dict(config.get("$defs", {}))
     top = config
     while "$ref" in top:
         top = definitions.pop(top["$ref"].removeprefix("#/$defs/"))
-    if both := sorted({*top["properties"]} & {*deployment["properties"]}) + sorted(
-        {*definitions} & {*deployment["$defs"]}
-    ):
-        raise ValueError(f"both the webhook and the chart define {', '.join(both)}; rename one of them.")
+    configured = top.get("properties", {})
+    if both := sorted({*configured} & {*deployment["properties"]}) + sorted({*definitions} & {*deployment["$defs"]}):
+        raise ValueError(f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them.")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Values of the chart preflight-injector. Generated from the webhook's and charts/schema",
+        "title": f"Values of the chart {chart}. Generated from the service's and charts/schema",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**top["properties"], **deployment["properties"]},
+        "properties": {**configured, **deployment["properties"]},
         "required": top.get("required", []),
         "$defs": {**definitions, **deployment["$defs"]},
     }
 
 
+def said(command: tuple[str, ...]) -> Schema:
+    """The schema that a service prints. Raises OSError, ValueError, CalledProcessError."""
+    if not command:
+        return {}
+    schema: Schema = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return schema
+
+
 def main() -> int:
     try:
-        said = subprocess.run(["preflight-webhook", "schema"], stdout=subprocess.PIPE, check=True).stdout
-        schema = combined(json.loads(said), json.loads(DEPLOYMENT.read_text()))
+        for chart, command in SERVICES.items():
+            deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
+            schema = combined(said(command), deployment, chart.name)
+            (chart / "values.schema.json").write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2
-    RESULT.write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
     return 0
 
 

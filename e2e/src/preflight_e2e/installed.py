@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ class Installed:
     def with_values(self, **values: Any) -> Values:
         return {"preflight-injector": {**self.values, **values}}
 
+    def gang_values(self, **values: Any) -> Values:
+        """The gang controller's rights and policies without a replica; they reach no namespace of anybody else."""
+        own = {
+            "enabled": True,
+            "fullnameOverride": self.name,
+            "replicas": 0,
+            "protection": {"namespaceSelector": {"matchLabels": {"preflight-e2e": self.name}}},
+        }
+        return {"preflight-gang": {**own, **values}}
+
     def namespace(self, **labels: str) -> str:
         """A new namespace; the webhooks' own cache of namespaces has to see it before it counts."""
         name = f"{self.name}-{len(self.namespaces)}"
@@ -79,6 +90,13 @@ class Installed:
     def published(self) -> bool:
         """Every entry trusts exactly what the Secret says."""
         return set(self.bundles()) == {self.secret()["ca.crt"]}
+
+    def remove(self) -> None:
+        """Take away the release and its namespaces."""
+        self.release.uninstall()
+        for name in [self.name, *self.namespaces]:
+            with suppress(client.ApiException):
+                self.api.delete_namespace(name)
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:

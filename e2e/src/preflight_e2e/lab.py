@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import urllib3
 import yaml
-from kubernetes import client, config, utils
+from kubernetes import client, config, stream, utils, watch
 
 from .facts import GPUS, node_json
 from .helm import Release
@@ -31,6 +34,13 @@ BASE_VALUES: dict[str, Any] = {
     ],
     # The node's own address: the engine that answers there is this node's.
     "dcgm": {"hostengineAddr": "$(NODE_IP):5555", "diagLevel": 2},
+    # The fake nodes have no network devices.
+    "skipNcclWithoutNetwork": False,
+}
+GANG_VALUES: dict[str, Any] = {
+    "enabled": True,
+    "image": {"repository": "preflight-gang", "tag": "dev"},
+    "leaseDuration": "5s",
 }
 
 
@@ -126,7 +136,7 @@ class Lab:
 
     def values(self, changes: dict[str, Any]) -> None:
         """Have the chart installed with the e2e's values and ``changes``; does nothing when it is so already."""
-        wanted = {"preflight-injector": {**BASE_VALUES, **changes}}
+        wanted = {"preflight-injector": {**BASE_VALUES, **changes}, "preflight-gang": GANG_VALUES}
         if wanted == self._values:
             return
         if self._values is None:
@@ -135,12 +145,75 @@ class Lab:
         else:
             self.release.upgrade(wanted)
         self._values = wanted
-        until("old webhook replicas are gone", self._settled)
+        until("old replicas are gone", self._settled)
 
     def _settled(self) -> bool:
-        pods = self.api.list_namespaced_pod("preflight", label_selector="app.kubernetes.io/component=webhook").items
-        ready = [p for p in pods if all(c.ready for c in p.status.container_statuses or [])]
-        return len(pods) == len(ready) and len({p.metadata.labels["pod-template-hash"] for p in pods}) == 1
+        for component in ("webhook", "controller"):
+            pods = self.api.list_namespaced_pod(
+                "preflight", label_selector=f"app.kubernetes.io/component={component}"
+            ).items
+            ready = [p for p in pods if all(c.ready for c in p.status.container_statuses or [])]
+            if len(pods) != len(ready) or len({p.metadata.labels["pod-template-hash"] for p in pods}) != 1:
+                return False
+        return True
+
+    # --- pods
+
+    def create(self, namespace: str, collection: str, body: dict[str, Any]) -> None:
+        """Create any namespaced object, e.g. in `scheduling.k8s.io/v1alpha2/podgroups`."""
+        group, version, plural = collection.split("/")
+        client.CustomObjectsApi().create_namespaced_custom_object(group, version, namespace, plural, body)
+
+    def log(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> str:
+        """The container's log; empty while it has none."""
+        try:
+            answer = self.api.read_namespaced_pod_log(
+                pod, namespace, container=container, previous=previous, _preload_content=False
+            )
+        except client.ApiException as error:
+            if error.status in {400, 404}:  # not started yet
+                return ""
+            raise
+        return str(answer.data.decode(errors="replace"))
+
+    def execute(self, namespace: str, pod: str, container: str, command: list[str]) -> None:
+        """Run ``command`` in a container that runs."""
+        # A client of its own: `stream` turns the client it is given into one for websockets.
+        run: Any = stream.stream
+        run(
+            client.CoreV1Api(client.ApiClient()).connect_get_namespaced_pod_exec,
+            pod,
+            namespace,
+            container=container,
+            command=command,
+            stderr=True,
+            stdout=True,
+        )
+
+    @contextlib.contextmanager
+    def addresses(self, namespace: str) -> Iterator[dict[str, float]]:
+        """By pod, the time (seconds since the epoch) at which the API server first told its address; filled as it goes."""
+        seen: dict[str, float] = {}
+        over = threading.Event()
+        watching: Any = watch.Watch()  # type: ignore[no-untyped-call]
+
+        def follow() -> None:
+            api = client.CoreV1Api(client.ApiClient())
+            while not over.is_set():
+                # The namespace's removal ends the connection.
+                with contextlib.suppress(urllib3.exceptions.HTTPError, client.ApiException):
+                    for event in watching.stream(api.list_namespaced_pod, namespace, timeout_seconds=600):
+                        pod = event["object"]
+                        if pod.status.pod_ip:
+                            seen.setdefault(pod.metadata.name, time.time())
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            over.set()
+            watching.stop()
 
     # --- namespaces
 

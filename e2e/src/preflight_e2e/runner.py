@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from kubernetes import client
 
 from .facts import uuids
 from .lab import Lab, until
-from .scenario import Pod, Scenario
+from .scenario import Interrupt, Pod, Scenario, Step
 
 __all__ = ["Outcome", "run"]
 
@@ -31,6 +33,8 @@ class Outcome:
     events: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    roster_seconds: float | None = None
+    """The longest time from a gang's last address until its last member had read its sealed roster."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -59,17 +63,27 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
             for letter, node in bound.items():
                 lab.configure(node, step.nodes.get(letter, {}))
             before = {node: len(lab.node_log(node)) for node in bound.values()}
-            for pod in step.pods:
-                _create(lab, namespace, pod, bound[pod.node], outcome)
-            for pod in step.pods:
-                if not pod.denied:
-                    _judge(lab, namespace, pod, bound[pod.node], before, outcome)
+            for item in step.objects:
+                lab.create(namespace, item.collection, json.loads(json.dumps(msgspec.to_builtins(item.body))))
+            with lab.addresses(namespace) as addressed:
+                for pod in step.pods:
+                    _create(lab, namespace, pod, bound[pod.node], outcome)
+                created = time.monotonic()
+                for pod in step.pods:
+                    if pod.interrupt is not None:
+                        _interrupt(lab, namespace, pod.name, pod.interrupt)
+                for pod in step.pods:
+                    if not pod.denied:
+                        _judge(lab, namespace, pod, bound[pod.node], before, outcome, created)
+                if step.roster_within is not None:
+                    _rosters(lab, namespace, step, addressed, outcome)
     finally:
         lab.remove_namespace(namespace)
         for node in bound.values():
             lab.configure(node, {})
     outcome.seconds = time.monotonic() - started
-    say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s)")
+    told = f", rosters read {outcome.roster_seconds:.2f} s after the last address" if outcome.roster_seconds else ""
+    say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})")
     for problem in outcome.problems:
         say(f"     {problem}")
     return outcome
@@ -77,8 +91,11 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
 
 def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> None:
     command = ["sleep", "3600"] if pod.stays else ["true"]
+    labels = {}
+    if pod.gang is not None:
+        labels = {"app.kubernetes.io/gang-id": pod.gang[0], "app.kubernetes.io/gang-size": str(pod.gang[1])}
     body: dict[str, Any] = {
-        "metadata": {"name": pod.name},
+        "metadata": {"name": pod.name, "labels": labels},
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
@@ -89,7 +106,7 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
                     "name": "main",
                     "image": IMAGE,
                     "command": command,
-                    "resources": {"limits": {"nvidia.com/gpu": str(pod.gpus)}},
+                    "resources": {"limits": {"nvidia.com/gpu": str(pod.gpus)}} if pod.gpus else {},
                 }
             ],
         },
@@ -115,7 +132,36 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
             into[key] = value
 
 
-def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int], outcome: Outcome) -> None:
+def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
+    """End one check's process in place, as a crash would, once it is as far as ``when``."""
+    container = f"preflight-{what.check}"
+    until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
+    lab.execute(namespace, pod, container, ["kill", "-TERM", "1"])
+
+
+def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:
+    """How long it took from the gang's last address until the last member had read its sealed roster."""
+    read = {}
+    for pod in step.pods:
+        for check in pod.checks:
+            told = _ROSTER.findall(lab.log(namespace, pod.name, f"preflight-{check.check}"))
+            if told:
+                read[pod.name] = datetime.datetime.fromisoformat(told[-1]).timestamp()
+    if missing := [pod.name for pod in step.pods if pod.checks and pod.name not in read | addressed]:
+        outcome.problems.append(f"no roster read by {', '.join(missing)}")
+        return
+    seconds = max(read.values()) - max(addressed[name] for name in read)
+    outcome.roster_seconds = max(seconds, outcome.roster_seconds or 0.0)
+    if step.roster_within is not None and seconds > step.roster_within:
+        outcome.problems.append(f"rosters read {seconds:.2f} s after the last address, expected {step.roster_within} s")
+
+
+_ROSTER = re.compile(r"^roster: generation .* at (\S+)$", re.MULTILINE)
+
+
+def _judge(
+    lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int], outcome: Outcome, created: float
+) -> None:
     """Wait for the pod's end and compare it, its checks, its events and what the engine was asked."""
     seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
     checks = [
@@ -137,6 +183,9 @@ def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int]
     def differs(what: str, saw: object, expected: object) -> None:
         outcome.problems.append(f"{pod.name}: {what}: saw {saw}, expected {expected}")
 
+    took = time.monotonic() - created
+    if pod.within is not None and took > pod.within:
+        differs("its end", f"{took:.0f} s after its creation", f"within {pod.within:g} s")
     starts = seen.status.phase in {"Running", "Succeeded"}
     if starts != pod.starts:
         differs("its own container starts", starts, pod.starts)
@@ -144,21 +193,30 @@ def _judge(lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int]
     if checks != wanted:
         differs("checks", checks, wanted)
     for check in pod.checks:
-        text = lab.api.read_namespaced_pod_log(pod.name, namespace, container=f"preflight-{check.check}")
+        text = lab.log(namespace, pod.name, f"preflight-{check.check}")
         if check.says not in text:
             differs(f"the log of preflight-{check.check}", f"…{text[-600:]}", f"a line with {check.says!r}")
+        if pod.said_before:
+            earlier = lab.log(namespace, pod.name, f"preflight-{check.check}", previous=True)
+            if pod.said_before not in earlier:
+                differs("the log of the run before", f"…{earlier[-600:]}", f"a line with {pod.said_before!r}")
     if pod.init_image:
         images = {c.name: c.image for c in seen.spec.init_containers or []}
         if set(images.values()) != {pod.init_image}:
             differs("images of its init containers", images, pod.init_image)
-    _compare_events(pod, node, events, [line["diag"] for line in log if "diag" in line], differs)
+    asked = {uuid for line in log if "diag" in line for uuid in line["diag"]["gpus"]}
+    if pod.tests is not None and asked != {uuids(node)[index] for index in pod.tests}:
+        differs("GPUs diagnosed", sorted(uuids(node).index(u) for u in asked), list(pod.tests))
+    # Not every check asks the engine: then what the kubelet handed out is what it tested.
+    given = {uuid for line in log for ids in line.get("allocated", []) for uuid in ids}
+    _compare_events(pod, node, events, asked or given, differs)
 
 
 def _compare_events(
     pod: Pod,
     node: str,
     events: list[dict[str, Any]],
-    diagnosed: list[dict[str, Any]],
+    tested: set[str],
     differs: Callable[[str, object, object], None],
 ) -> None:
     mine = uuids(node)
@@ -176,18 +234,15 @@ def _compare_events(
     foreign = {e["nodeName"] for e in events} - {node}
     if foreign:
         differs("nodes named in events", foreign, node)
-    asked = {uuid for diag in diagnosed for uuid in diag["gpus"]}
-    if pod.tests is not None and asked != {mine[index] for index in pod.tests}:
-        differs("GPUs diagnosed", sorted(mine.index(u) for u in asked), list(pod.tests))
     cleared = {
         (e["checkName"], e["entitiesImpacted"][0]["entityValue"])
         for e in events
         if e["isHealthy"] and e["entitiesImpacted"]
     }
     for name in pod.clears:
-        missing = {uuid for uuid in asked if (name, uuid) not in cleared}
-        if missing or not asked:
-            differs(f"healthy events {name}", sorted(cleared), f"one for each of {sorted(asked)}")
+        missing = {uuid for uuid in tested if (name, uuid) not in cleared}
+        if missing or not tested:
+            differs(f"healthy events {name}", sorted(cleared), f"one for each of {sorted(tested)}")
 
 
 def _ended(lab: Lab, namespace: str, pod: Pod) -> Any:
@@ -200,7 +255,8 @@ def _check(status: Any) -> dict[str, Any]:
     """One check as its container's status tells it."""
     ended = status.state.terminated
     if ended is None:
-        return {"check": status.name.removeprefix("preflight-"), "outcome": "not ended", "code": "", "exit_code": None}
+        outcome = "not ended" if status.state.running else "not run"
+        return {"check": status.name.removeprefix("preflight-"), "outcome": outcome, "code": "", "exit_code": None}
     try:
         result = json.loads(ended.message or "{}")
     except ValueError:

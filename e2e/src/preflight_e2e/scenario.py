@@ -23,12 +23,12 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Check(_Row, frozen=True, kw_only=True):
-    """How one check of a pod must end. ``says``: a text that its log must contain."""
+    """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one before it failed."""
 
     check: str
-    outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive"]
-    code: str
-    exit_code: int
+    outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive", "not run"]
+    code: str = ""
+    exit_code: int | None = None
     says: str = ""
 
 
@@ -42,8 +42,18 @@ class Event(_Row, frozen=True, kw_only=True):
     gpu: int | None = None
 
 
+class Interrupt(_Row, frozen=True, kw_only=True):
+    """A check is told to terminate, in place, when its log has the text ``when``; its kubelet starts it again."""
+
+    check: str
+    when: str
+
+
 class Pod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
+
+    ``gang``: id and size of the gang that its labels name. ``within``: seconds after its creation by which it must have ended.
+    ``interrupt``: what is done to it on its way; ``said_before``: a text in the log of the check's run before the last.
 
     ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
     until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose.
@@ -52,6 +62,10 @@ class Pod(_Row, frozen=True, kw_only=True):
     name: str
     node: str
     gpus: int = 1
+    gang: tuple[str, int] | None = None
+    within: float | None = None
+    interrupt: Interrupt | None = None
+    said_before: str = ""
     starts: bool = True
     denied: str = ""
     stays: bool = False
@@ -63,11 +77,23 @@ class Pod(_Row, frozen=True, kw_only=True):
     merge: dict[str, Any] = {}
 
 
+class Object(_Row, frozen=True, kw_only=True):
+    """Any other namespaced object to create: where (`scheduling.k8s.io/v1alpha2/podgroups`), and its body."""
+
+    collection: str
+    body: dict[str, Any]
+
+
 class Step(_Row, frozen=True, kw_only=True):
-    """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's)."""
+    """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's).
+
+    ``roster_within``: seconds from the last member's address until every member has read its sealed roster.
+    """
 
     nodes: dict[str, dict[str, Any]] = {}
+    objects: tuple[Object, ...] = ()
     pods: tuple[Pod, ...] = ()
+    roster_within: float | None = None
 
 
 class Scenario(_Row, frozen=True, kw_only=True):

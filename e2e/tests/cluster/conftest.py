@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kubernetes import client, config
+from kubernetes import config
 from preflight_e2e.installed import Installed, until
 
 
@@ -19,10 +18,7 @@ def fresh() -> Iterator[Installed]:
     config.load_kube_config(kubeconfig)  # type: ignore[no-untyped-call]
     made = Installed(Path(kubeconfig))
     yield made
-    made.release.uninstall()
-    for name in [made.name, *made.namespaces]:
-        with suppress(client.ApiException):
-            made.api.delete_namespace(name)
+    made.remove()
 
 
 @pytest.fixture

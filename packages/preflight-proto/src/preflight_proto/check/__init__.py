@@ -6,9 +6,9 @@ A check is one settings class, one ``async def probe(run)``, and ``run_main(Chec
 
 from .child import Completed, ToolMissing
 from .gpus import Gpu
-from .runner import Check, Inconclusive, Run, run_main
-from .settings import SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
-from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+from .runner import Check, Run, run_main
+from .settings import Parser, SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
+from .verdict import NODE, Action, Finding, Inconclusive, Outcome, Skipped, Subject, Verdict
 
 __all__ = [
     "NODE",
@@ -19,8 +19,10 @@ __all__ = [
     "Gpu",
     "Inconclusive",
     "Outcome",
+    "Parser",
     "Run",
     "SettingsError",
+    "Skipped",
     "Subject",
     "ToolMissing",
     "Verdict",

@@ -14,7 +14,7 @@ import anyio
 
 from .child import Completed, ToolMissing
 
-__all__ = ["Gpu", "GpusUnavailable", "find", "parse_smi"]
+__all__ = ["Gpu", "GpusUnavailable", "find", "lost", "parse_smi"]
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id", "--format=csv,noheader")
 PATIENCE = 60.0
@@ -91,6 +91,32 @@ def _one(index: int) -> Gpu:
         _str(pynvml.nvmlDeviceGetName(handle)),
         _str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
     )
+
+
+async def lost(uuids: Sequence[str]) -> dict[str, str]:
+    """Those of ``uuids`` that the driver has lost since they were listed, with NVML's words; empty when NVML cannot say."""
+    return await anyio.to_thread.run_sync(_ask_lost, uuids, abandon_on_cancel=True)
+
+
+def _ask_lost(uuids: Sequence[str]) -> dict[str, str]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return {}  # no binding, no library or no driver: a matter of the environment, not of one GPU
+    gone: dict[str, str] = {}
+    try:
+        for uuid in uuids:
+            try:
+                pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+            except pynvml.NVMLError_GpuIsLost as error:
+                gone[uuid] = str(error)
+            except pynvml.NVMLError:
+                continue
+    finally:
+        pynvml.nvmlShutdown()
+    return gone
 
 
 def _str(value: str | bytes) -> str:

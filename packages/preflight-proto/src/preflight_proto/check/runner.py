@@ -26,13 +26,15 @@ import anyio
 from ..durations import format_duration
 from ..names import ENV_CHECK_TIMEOUT
 from ..result import VERSION, Result, encode_result
+from ..roster import Roster
 from . import child, gpus, report
 from .events import events
+from .gang import Gang, GangSettings
 from .kit import KitSettings
 from .settings import SettingsError, manual, read
-from .verdict import Outcome, Verdict
+from .verdict import Inconclusive, Outcome, Skipped, Verdict
 
-__all__ = ["Check", "Inconclusive", "Run", "conduct", "run_main"]
+__all__ = ["Check", "Run", "conduct", "run_main"]
 
 S = TypeVar("S")
 
@@ -40,13 +42,8 @@ EXIT_PASSED: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_MISCONFIGURED: Final = 2
 
-
-class Inconclusive(Exception):
-    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is one sentence."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
+GANG_MARGIN: Final = 60.0
+"""Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,8 @@ class Check(Generic[S]):
     """What makes a check: its names, its settings class and its probe.
 
     ``condition`` is the base of the events' checkName and ``component`` their componentClass; ``timeout`` (seconds) and
-    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set.
+    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set. ``gang`` says that the probe asks
+    for :meth:`Run.roster`.
     """
 
     name: str
@@ -64,15 +62,26 @@ class Check(Generic[S]):
     probe: Callable[[Run[S]], Awaitable[Verdict]]
     timeout: float = 300.0
     on_inconclusive: str = "block"
+    gang: bool = False
     about: str = ""
 
 
 class Run(Generic[S]):
     """One run, as the probe sees it."""
 
-    def __init__(self, check: Check[S], settings: S, kit: KitSettings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        check: Check[S],
+        settings: S,
+        kit: KitSettings,
+        *,
+        gang: GangSettings | None,
+        say: Callable[[str], None],
+        started: float,
+    ) -> None:
         self.check, self.settings, self.kit = check, settings, kit
         self._say = say
+        self._gang = Gang(gang, say, lambda: time.monotonic() - started) if gang is not None else None
         self.scope = anyio.CancelScope()
         self.stopped = False
         self.restart_deadline(kit.check_timeout or check.timeout)
@@ -95,6 +104,28 @@ class Run(Generic[S]):
     def progress(self, text: str) -> None:
         """One plain line for ``kubectl logs``."""
         self._say(text)
+
+    @property
+    def gang(self) -> Gang:
+        """The gang controller's answers. Raises :class:`RuntimeError` unless the check says ``gang=True``."""
+        if self._gang is None:
+            raise RuntimeError(f"the check {self.check.name} asks for a roster but does not say gang=True")
+        return self._gang
+
+    async def roster(self) -> Roster:
+        """The sealed roster to join; see :meth:`.gang.Gang.sealed` for what it raises.
+
+        ``CHECK_TIMEOUT`` starts anew when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
+        :meth:`roster_changed`, and then waits for a newer generation.
+        """
+        self.restart_deadline(self.gang.patience + GANG_MARGIN)
+        roster = await self.gang.sealed()
+        self.restart_deadline(self.kit.check_timeout or self.check.timeout)
+        return roster
+
+    async def roster_changed(self, roster: Roster) -> Roster:
+        """Returns, with the newer answer, once ``roster`` no longer holds; see :meth:`.gang.Gang.changed`."""
+        return await self.gang.changed(roster)
 
     async def gpus(self) -> tuple[gpus.Gpu, ...]:
         """The GPUs of this container. A wrong count or none at all ends the run inconclusive."""
@@ -142,7 +173,7 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     """The whole run; returns the exit status."""
     started = time.monotonic()
     try:
-        settings, kit = _settings(check, environ)
+        settings, kit, gang = _settings(check, environ)
     except SettingsError as error:
         verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(error.problems))
         for problem in error.problems:
@@ -152,7 +183,7 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
         )
         _line(f"{check.name}: misconfigured, {len(error.problems)} problem(s) above; exit {EXIT_MISCONFIGURED}")
         return EXIT_MISCONFIGURED
-    run = Run(check, settings, kit, _line)
+    run = Run(check, settings, kit, gang=gang, say=_line, started=started)
     async with anyio.create_task_group() as group:
         # Signals stop the probe and nothing else: the report has its budget within the kubelet's grace period.
         await group.start(_stop_on_signal, run)
@@ -175,17 +206,21 @@ def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
     return {Outcome.FAILED: EXIT_FAILED, Outcome.MISCONFIGURED: EXIT_MISCONFIGURED}.get(verdict.outcome, EXIT_PASSED)
 
 
-def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings]:
+def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings, GangSettings | None]:
     problems: list[str] = []
     read_all: list[Any] = []
-    for cls in (check.settings, KitSettings):
+    for cls in _classes(check):
         try:
             read_all.append(read(cls, environ))
         except SettingsError as error:
             problems += error.problems
     if problems:
         raise SettingsError(problems)
-    return read_all[0], read_all[1]
+    return read_all[0], read_all[1], read_all[2] if check.gang else None
+
+
+def _classes(check: Check[Any]) -> list[type[Any]]:
+    return [check.settings, KitSettings, *([GangSettings] if check.gang else [])]
 
 
 async def _stop_on_signal(run: Run[Any], *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -221,6 +256,8 @@ def _by_exception(error: Exception) -> Verdict:
         error = error.exceptions[0]  # a task group wraps what its only failing task raised
     if isinstance(error, Inconclusive):
         return Verdict.inconclusive(error.code, error.reason)
+    if isinstance(error, Skipped):
+        return Verdict(Outcome.SKIPPED, error.code, error.reason)
     if isinstance(error, child.ToolMissing):
         return Verdict.inconclusive(
             "TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it."
@@ -264,7 +301,9 @@ def help_text(check: Check[Any]) -> str:
         "Runs as an init container and takes no arguments. Variables:",
         "",
     ]
-    for env, meaning, default in [*manual(check.settings), *manual(KitSettings)]:
+    # A later class may ask more strictly for a variable of an earlier one: its word is the manual's.
+    rows = {row[0]: row for cls in _classes(check) for row in manual(cls)}
+    for env, meaning, default in rows.values():
         lines += [f"  {env}", f"      {meaning}; default: {default}"]
     inconclusive = f"inconclusive (could not judge) exits 1 under ON_INCONCLUSIVE=block and 0 under allow; here {check.on_inconclusive}"
     lines += [

@@ -24,8 +24,9 @@ from grpclib.server import Server
 from .. import names, wire
 from .._generated.google.protobuf import Empty
 from ..result import Result, from_termination
+from ..roster import FILE, Roster, encode_roster
 
-__all__ = ["CheckRun", "FakeConnector", "run_check"]
+__all__ = ["CheckRun", "FakeConnector", "RosterFolder", "environment", "run_check"]
 
 Mode = Literal["ok", "refuse", "hang"]
 
@@ -90,6 +91,33 @@ class FakeConnector(wire.PlatformConnectorBase):
         self._loop.run_until_complete(server.wait_closed())
         self._loop.run_until_complete(asyncio.sleep(0))  # transports close in the turn after
         self._loop.close()
+
+
+class RosterFolder:
+    """The folder ``GANG_CONFIG_DIR`` as the kubelet keeps it: each answer swaps the whole folder behind ``..data``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._swaps = 0
+        path.mkdir()
+        self._swap("")
+        (path / FILE).symlink_to(f"..data/{FILE}")
+
+    def answer(self, roster: Roster | str) -> None:
+        """Put this answer (or this raw text) in the place of the last one."""
+        self._swap(roster if isinstance(roster, str) else encode_roster(roster))
+
+    def _swap(self, text: str) -> None:
+        self._swaps += 1
+        new, link, temporary = self.path / f"..{self._swaps}", self.path / "..data", self.path / "..data_tmp"
+        new.mkdir()
+        (new / FILE).write_text(text)
+        old = link.readlink() if link.is_symlink() else None
+        temporary.symlink_to(new.name)
+        temporary.replace(link)
+        if old is not None:
+            (self.path / old / FILE).unlink()
+            (self.path / old).rmdir()
 
 
 @dataclass(frozen=True)

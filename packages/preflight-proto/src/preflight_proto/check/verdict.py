@@ -10,7 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["NODE", "Action", "Finding", "Outcome", "Subject", "Verdict"]
+__all__ = ["NODE", "Action", "Finding", "Inconclusive", "Outcome", "Skipped", "Subject", "Verdict"]
+
+
+class Inconclusive(Exception):
+    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is one sentence."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class Skipped(Exception):
+    """Raised by a probe that has nothing to test here; ``code`` and ``reason`` as for :class:`Inconclusive`."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
 
 
 class Outcome(StrEnum):

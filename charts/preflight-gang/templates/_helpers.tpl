@@ -1,0 +1,27 @@
+{{- define "preflight-gang.name" -}}
+{{- .Values.fullnameOverride | default "preflight-gang" -}}
+{{- end }}
+
+{{- define "preflight-gang.selector" -}}
+app.kubernetes.io/name: preflight-gang
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "preflight-gang.labels" -}}
+{{ include "preflight-gang.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: preflight
+app.kubernetes.io/component: controller
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* Keys of the values that are the controller's configuration; every other key says how it is deployed. */}}
+{{- define "preflight-gang.config" -}}
+{{- pick .Values "checks" "leaseDuration" "logLevel" | toYaml -}}
+{{- end }}
+
+{{/* The controller as the API server knows it. */}}
+{{- define "preflight-gang.user" -}}
+{{ printf "system:serviceaccount:%s:%s" .Release.Namespace (include "preflight-gang.name" .) }}
+{{- end }}

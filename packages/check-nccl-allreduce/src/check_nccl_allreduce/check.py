@@ -1,0 +1,194 @@
+"""The check's whole way: what this pod brings → its roster → the parents' channel → torchrun → one verdict for all.
+
+Rank 0's parent also leads: see :mod:`.control.leader`. What decides is in :mod:`.judge`; this process never loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import anyio
+from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, run_main
+from preflight_proto.roster import Roster
+
+from . import judge, network
+from .control.leader import Leader
+from .control.member import Member
+from .control.messages import Hello, Start, Trouble, VerdictMessage
+from .control.rounds import Round
+from .ranks import Ranks
+from .settings import Settings
+
+__all__ = ["CHECK", "main"]
+
+LEAST_PATIENCE: Final = 30.0
+"""Seconds that the members have to find each other even when the roster came at the last moment."""
+READY_SHARE: Final = 0.4
+"""Of CHECK_TIMEOUT, for the ranks to come together; then a second launch still fits."""
+
+
+@dataclass
+class Equipment:
+    """What this pod brings. With ``trouble`` it cannot take part, and the gang is told."""
+
+    backend: str = "gloo"
+    workers: int = 1
+    model: str = ""
+    trouble: Trouble | None = None
+
+
+async def probe(run: Run[Settings]) -> Verdict:
+    """One gang, one verdict. Joins again when the gang changes before its run has begun."""
+    while True:
+        verdict = await _once(run)
+        if verdict is not None:
+            return verdict
+        run.progress("the gang changed before its run began; waiting for the new one")
+
+
+async def _once(run: Run[Settings]) -> Verdict | None:
+    """Join one generation; None when it ended before its run began."""
+    environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
+    async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
+        roster, equipment = await _gather(run)
+        assert roster.rank is not None
+        hello = Hello(
+            rank=roster.rank,
+            pod=run.kit.pod_name,
+            node=run.kit.node_name,
+            backend=equipment.backend,
+            workers=equipment.workers,
+            model=equipment.model,
+            fabric=run.settings.fabric,
+            unusual=tuple(unusual),
+            trouble=equipment.trouble,
+        )
+        ranks.join(roster, equipment.workers)
+        member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
+        verdict = await _take_part(run, roster, member, ranks)
+    return judge.verdict_of(verdict) if verdict is not None else None
+
+
+async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
+    """The roster to join, and what this pod brings: found while the gang is awaited."""
+    equipment = Equipment()
+
+    async def look() -> None:
+        nonlocal equipment
+        equipment = await _equipment(run)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+        roster = await run.roster()
+    return roster, equipment
+
+
+async def _equipment(run: Run[Settings]) -> Equipment:
+    """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting for this pod."""
+    wanted = run.settings.backend
+    if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
+        run.progress("backend gloo, one worker: this run says nothing about GPUs")
+        return Equipment()
+    try:
+        gpus = await run.gpus()
+    except Inconclusive as error:
+        return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
+    mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
+    trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
+    return Equipment("nccl", len(gpus), gpus[0].name, trouble)
+
+
+async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:
+    """Member, and leader where this is rank 0, until the verdict; None when the roster changed before the run began."""
+    allowed = run.kit.check_timeout or run.check.timeout
+    patience = max(run.gang.patience, LEAST_PATIENCE)
+    run.restart_deadline(patience + 2 * LEAST_PATIENCE + allowed)
+    verdict: VerdictMessage | None = None
+    async with anyio.create_task_group() as helpers:
+        helpers.start_soon(_start_clock, run, member, allowed)
+        watching = anyio.CancelScope()
+        async with anyio.create_task_group() as group:
+            if roster.rank == 0:
+                group.start_soon(_lead, run, roster, patience, allowed)
+            group.start_soon(_watch_roster, run, roster, member, group.cancel_scope, watching)
+            verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.measure)
+            watching.cancel()  # the verdict stands; the leader stays until all have it
+        helpers.cancel_scope.cancel()
+    return verdict
+
+
+async def _start_clock(run: Run[Settings], member: Member, allowed: float) -> None:
+    await member.begun.wait()
+    run.restart_deadline(allowed)
+
+
+async def _watch_roster(
+    run: Run[Settings], roster: Roster, member: Member, all_of_it: anyio.CancelScope, watching: anyio.CancelScope
+) -> None:
+    with watching:
+        now = await run.roster_changed(roster)
+        if not member.begun.is_set():
+            all_of_it.cancel()
+            return
+        code, reason = (
+            "GANG_CHANGED",
+            f"generation {roster.generation} no longer holds: the controller says {now.answer}",
+        )
+        if now.answer == "fail":
+            code, reason = "PEER_FAILED", now.reason or "another member failed"
+        reason = reason.rstrip(".") + "."
+        await member.leave(code, reason)
+        raise Inconclusive(code, reason)
+
+
+async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: float) -> None:
+    address = run.gang.settings.pod_ip
+    assert roster.master_port is not None
+    ports = (roster.master_port, network.free_port(address))
+    begun: float | None = None
+
+    def left() -> float:
+        """Seconds until the verdict must be on its way."""
+        nonlocal begun
+        begun = begun or anyio.current_time()
+        return begun + allowed - max(2.0, 0.1 * allowed) - anyio.current_time()
+
+    def step(hellos: Mapping[int, Hello], rounds: list[Round]) -> Start | VerdictMessage:
+        plan = judge.Plan(run.settings, ports, left(), may_retry=left() > READY_SHARE * allowed)
+        what = judge.next_step(plan, hellos, rounds)
+        if isinstance(what, Start) and rounds:
+            run.progress(
+                f"leader: round {what.round}, because: {judge.judge(run.settings, hellos, rounds[-1])[0].reason}"
+            )
+        return what
+
+    leader = Leader(roster, address, lambda text: run.progress(f"leader: {text}"))
+    await leader.lead(patience, lambda: (READY_SHARE * allowed, left()), step)
+
+
+def _environment(environ: Mapping[str, str], address: str) -> tuple[dict[str, str], list[str]]:
+    """The workers' environment, and the workload's variables that may bend the measurement."""
+    name = network.interface_of(address)
+    ours = {"GLOO_SOCKET_IFNAME": name} if name else {}
+    if name and not environ.get("NCCL_SOCKET_IFNAME"):
+        ours["NCCL_SOCKET_IFNAME"] = f"={name}"  # "=": this name and no other that begins so
+    return nccl.environment(environ, **ours), nccl.unusual_variables(environ)
+
+
+CHECK: Final = Check(
+    name="nccl-allreduce",
+    condition="NCCLAllReduceTest",
+    component="Node",
+    settings=Settings,
+    probe=probe,
+    gang=True,
+    on_inconclusive="block",  # ADR-026: a gang that does not form fails its init containers
+    about="all-reduce over the whole gang: every element verified, bus bandwidth against a floor.",
+)
+
+
+def main() -> NoReturn:
+    run_main(CHECK)

@@ -1,0 +1,139 @@
+"""What the parents say to each other. Plain data; :mod:`.channel` carries it, authenticated.
+
+``round`` numbers the launches of one gang from 1: a result of an earlier round is not taken for one of the present.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "STAGES",
+    "Ack",
+    "Alive",
+    "Hello",
+    "Leaving",
+    "Message",
+    "Result",
+    "Stage",
+    "Start",
+    "Trouble",
+    "VerdictMessage",
+    "decode",
+    "encode",
+]
+
+STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done")
+"""How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the communicator works."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """``name`` is one of STAGES; ``iteration`` counts within measuring."""
+
+    name: str = "waiting"
+    iteration: int = 0
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why something did not work. ``kind``: environment, device, peer, class (the kit's ``nccl``), or
+
+    ``died`` (a worker ended without a word), ``launch`` (torchrun or the rendezvous) and ``local`` (found before any launch).
+    """
+
+    kind: str
+    code: str
+    text: str
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """Member → leader, first: who I am and what I bring. With ``trouble`` the member cannot take part."""
+
+    rank: int
+    pod: str
+    node: str
+    backend: str
+    workers: int
+    """One for each GPU."""
+    model: str = ""
+    fabric: str = ""
+    unusual: tuple[str, ...] = ()
+    """NCCL variables of the workload that may bend a measurement."""
+    trouble: Trouble | None = None
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now."""
+
+    round: int
+    master_port: int
+    backend: str
+    size: int
+    iterations: int
+    warmup: int
+    world: int
+    timeout: float
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """Both ways, every second: I am here, and this is how far my workers are."""
+
+    round: int = 0
+    stage: Stage = Stage()
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """Member → leader: what the workers of one round did.
+
+    ``times``: seconds of each timed iteration, the slowest local worker's. ``wrong``: elements that were not what they
+    had to be, over all verified iterations, and ``where``: the first of them. ``trouble`` when there is no result.
+    """
+
+    round: int
+    times: tuple[float, ...] = ()
+    verified: int = 0
+    wrong: int = 0
+    where: str = ""
+    trouble: Trouble | None = None
+
+
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """Member → leader: something beyond the gang's run ends it for me, and so for all."""
+
+    code: str
+    reason: str
+
+
+class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
+    """Leader → member: the outcome of all. ``measured`` and ``expected`` in GB/s."""
+
+    outcome: str
+    code: str
+    reason: str
+    measured: float | None = None
+    expected: float | None = None
+    metadata: dict[str, str] = {}
+
+
+class Ack(msgspec.Struct, frozen=True, tag="ack"):
+    """Member → leader: I have the verdict."""
+
+
+Message = Hello | Start | Alive | Result | Leaving | VerdictMessage | Ack
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """Raises :class:`ValueError` for anything that is no message."""
+    try:
+        message: Message = _DECODER.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(str(error)) from None
+    return message

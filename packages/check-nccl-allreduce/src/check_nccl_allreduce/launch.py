@@ -1,0 +1,253 @@
+"""torchrun as a child: loaded while the gang is awaited, started once, watched over a socket, ended without a trace.
+
+torchrun itself tells too little and too late: its agents hold on to each other at the end for minutes, and exit 1 for everything. So
+the workers speak to this process over a unix socket of their own, and their word alone counts. They hold their connections open
+until they are ended: none falls over a peer that was done first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.abc import Listener, Process, SocketStream, TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
+from preflight_proto.roster import Roster
+
+from . import troubles
+from .control.messages import STAGES, Result, Stage, Start
+
+__all__ = ["Agent"]
+
+AGENT: Final = "check_nccl_allreduce.worker.agent"
+MAX_OUTPUT: Final = 256 * 1024
+MAX_LINE: Final = 1024 * 1024
+LAST_WORDS: Final = 2.0
+"""Seconds between one worker's failure and the end of listening to the others of this pod."""
+DEATH_WITHIN: Final = 10.0
+"""Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What a worker says: its pid first, then stages, then its numbers or its error."""
+
+    pid: int | None = None
+    rank: int | None = None
+    local: int | None = None
+    stage: str | None = None
+    iteration: int = 0
+    times: list[float] | None = None
+    verified: int = 0
+    wrong: int = 0
+    where: str = ""
+    error: str | None = None
+
+
+@dataclass
+class _Worker:
+    pid: int
+    rank: int
+    local: int
+    stage: Stage = field(default_factory=lambda: Stage("launched"))
+    done: _Line | None = None
+    gone: bool = False
+
+
+class Agent:
+    """One torchrun: :meth:`load` it ahead of time, :meth:`run` it once, :meth:`end` all of it. ``group`` holds its watchers."""
+
+    def __init__(self, environ: Mapping[str, str], group: TaskGroup) -> None:
+        self._environ, self._group = environ, group
+        self._home = Path(tempfile.mkdtemp(prefix="preflight-"))
+        self._workers: dict[int, _Worker] = {}
+        self._output = bytearray()
+        self._process: Process | None = None
+        self._news = anyio.Event()
+        self._over = False
+
+    async def load(self) -> None:
+        """Start the process, which imports torch and waits for its arguments."""
+        path = self._home / "link"
+        listener = await anyio.create_unix_listener(path, mode=0o600)
+        self._group.start_soon(self._serve, listener)
+        self._process = await anyio.open_process(
+            [sys.executable, "-m", AGENT],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+            env={**self._environ, "TMPDIR": str(self._home), "PREFLIGHT_WORKER_LINK": str(path)},
+            start_new_session=True,
+        )
+        self._group.start_soon(self._watch, self._process)
+
+    async def end(self) -> None:
+        """Kill torchrun's session, the workers with it, and see them go."""
+        with anyio.CancelScope(shield=True):
+            if self._process is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            with anyio.move_on_after(DEATH_WITHIN):
+                if self._process is not None:
+                    await self._process.wait()
+                while not all(worker.gone for worker in self._workers.values()):
+                    await self._news.wait()
+            if self._process is not None:
+                await self._process.aclose()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    async def run(
+        self, start: Start, roster: Roster, address: str, count: int, changed: Callable[[Stage], None]
+    ) -> Result:
+        """Run ``count`` workers here as this roster's rank; returns when all have spoken, or one has failed."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        secret = _secret(roster, start.round)
+        order = {
+            "backend": start.backend,
+            "size": start.size,
+            "iterations": start.iterations,
+            "warmup": start.warmup,
+            "timeout": start.timeout,
+            "master_addr": roster.master_addr,
+            "master_port": start.master_port,
+            "secret": secret,
+        }
+        argv = [
+            f"--nnodes={roster.nnodes}",
+            f"--nproc-per-node={count}",
+            f"--node-rank={roster.rank}",
+            f"--master-addr={roster.master_addr}",
+            f"--master-port={start.master_port}",
+            f"--local-addr={address}",
+            f"--rdzv-id={secret}",
+            f"--rdzv-conf=timeout={max(1, int(start.timeout))}",
+            "--max-restarts=0",
+        ]
+        line = msgspec.json.encode(
+            {
+                "argv": argv,
+                "env": {"PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(), "OMP_NUM_THREADS": "1"},
+            }
+        )
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
+            await self._process.stdin.send(line + b"\n")
+        last = None
+        failed_at: float | None = None
+        while True:
+            workers = list(self._workers.values())
+            if len(workers) == count and (now := min((w.stage for w in workers), key=_order)) != last:
+                last = now
+                changed(now)
+            if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
+                return _numbers(start.round, [w.done for w in workers if w.done is not None])
+            broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
+            if broken:
+                failed_at = failed_at or anyio.current_time()
+                all_said = len(workers) == count and all(w.gone or w.done is not None for w in workers)
+                if all_said or self._over or anyio.current_time() > failed_at + LAST_WORDS:
+                    await anyio.sleep(0.2)  # the last of its output
+                    return self._failure(start.round)
+            with anyio.move_on_after(0.5):
+                await self._news.wait()
+
+    @property
+    def output(self) -> str:
+        """What torchrun and its workers printed, its last part."""
+        return self._output.decode(errors="replace")
+
+    def _failure(self, number: int) -> Result:
+        workers = sorted(self._workers.values(), key=lambda w: w.local)
+        ready = all(_order(w.stage) >= _order(Stage("ready")) for w in workers) and bool(workers)
+        for worker in workers:
+            if worker.gone and worker.done is None:
+                return Result(number, trouble=troubles.died(f"rank {worker.rank}'s process", self.output))
+        errors = [w.done.error for w in workers if w.done is not None and w.done.error]
+        error = errors[0] if errors else ""
+        return Result(number, trouble=troubles.by_output(error, self.output, before_ready=not ready))
+
+    # --- watching
+
+    async def _serve(self, listener: Listener[SocketStream]) -> None:
+        async with listener:
+            await listener.serve(self._listen)
+
+    async def _watch(self, process: Process) -> None:
+        assert process.stdout is not None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for chunk in process.stdout:
+                self._output += chunk
+                del self._output[:-MAX_OUTPUT]
+        await process.wait()
+        self._over = True
+        self._wake()
+
+    async def _listen(self, stream: SocketStream) -> None:
+        """One worker, from its first line to its end."""
+        reader = BufferedByteReceiveStream(stream)
+        worker: _Worker | None = None
+        async with stream:
+            try:
+                while True:
+                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=_Line)
+                    worker = self._take(worker, line)
+                    self._wake()
+            except (
+                anyio.EndOfStream,
+                anyio.IncompleteRead,
+                anyio.DelimiterNotFound,
+                anyio.BrokenResourceError,
+                anyio.ClosedResourceError,
+                msgspec.DecodeError,
+            ):
+                pass
+        if worker is not None:
+            worker.gone = True
+            self._wake()
+
+    def _take(self, worker: _Worker | None, line: _Line) -> _Worker | None:
+        if worker is None:
+            if line.pid is None or line.rank is None or line.local is None:
+                return None
+            worker = self._workers[line.local] = _Worker(line.pid, line.rank, line.local)
+        elif line.stage is not None:
+            worker.stage = Stage(line.stage, line.iteration)
+        elif line.times is not None or line.error is not None:
+            worker.done = line
+            if line.error is None:
+                worker.stage = Stage("done")
+        return worker
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+
+def _order(stage: Stage) -> tuple[int, int]:
+    return STAGES.index(stage.name), stage.iteration
+
+
+def _secret(roster: Roster, number: int) -> str:
+    """Names the rendezvous' keys, so that no stranger on its open port can guess one."""
+    assert roster.token is not None
+    what = f"rendezvous {roster.generation} {number}".encode()
+    return hmac.digest(roster.token.encode(), what, hashlib.sha256).hex()[:32]
+
+
+def _numbers(number: int, lines: list[_Line]) -> Result:
+    slowest = tuple(max(times) for times in zip(*(line.times or [] for line in lines), strict=True))
+    wrong = sum(line.wrong for line in lines)
+    where = next((line.where for line in lines if line.wrong), "")
+    return Result(number, slowest, min(line.verified for line in lines), wrong, where)

@@ -1,0 +1,268 @@
+"""What localisation is asked and what it answers: endpoints, probes, results, rounds, verdicts. Plain data.
+
+An *endpoint* is one node of the gang (all its pods together) and is named here by its position in
+``State.endpoints``; so are the members of probes and everything a :class:`Verdict` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+__all__ = [
+    "MAX_ROUNDS",
+    "Endpoint",
+    "Fact",
+    "FactKind",
+    "Gang",
+    "Grade",
+    "Kind",
+    "Measured",
+    "Phase",
+    "Played",
+    "Probe",
+    "Result",
+    "Role",
+    "Round",
+    "State",
+    "Status",
+    "Suspect",
+    "Verdict",
+    "Zone",
+]
+
+MAX_ROUNDS = 6
+"""Rounds a gang may spend, its own all-reduce (R1) included. A round is all its probes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One node of the gang.
+
+    ``kind``: what makes two endpoints comparable, e.g. ``H100-SXM/8/8x400`` (GPU model, GPUs used, NIC count and
+    rate). ``domain``: its topology label (leaf, rack, NVLink domain), None when unknown. ``intra``: whether the
+    bandwidth inside the node reached its floor, None when not measured. ``pair_floor``: GB/s of bus bandwidth that
+    two nodes of this kind must reach, None where no table knows them.
+    """
+
+    name: str
+    kind: str = ""
+    domain: str | None = None
+    intra: bool | None = None
+    pair_floor: float | None = None
+
+
+class Zone(StrEnum):
+    """What the gate said about the gang's own all-reduce: against its floors, or that it gave no bandwidth at all."""
+
+    PASSED = "passed"
+    BETWEEN = "between"
+    BELOW = "below"
+    UNKNOWN = "unknown"  # no row for this hardware
+    WRONG = "wrong"
+    HANG = "hang"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The gang's all-reduce: its zone, and its bus bandwidth in GB/s where it has one."""
+
+    zone: Zone
+    gbps: float = 0.0
+
+
+class FactKind(StrEnum):
+    """What is known of an endpoint without any probe."""
+
+    LOST = "lost"  # never connected, or its parent process is gone
+    DEVICE = "device"  # ECC, NVLink, GPU lost, a child in D state
+    MEMBER = "member"  # its process died, stalled, or could not work here: local, but no device evidence
+
+
+class Fact(NamedTuple):
+    """A fact about one endpoint, in words fit for the verdict's sentence."""
+
+    member: int
+    kind: FactKind
+    cause: str
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WRONG = "wrong"
+    HANG = "hang"
+    ERROR = "error"
+    VOID = "void"  # one side had a local cause: it says nothing about the other
+    UNJUDGED = "unjudged"  # it never got as far as measuring, on both sides
+
+
+class Result(NamedTuple):
+    """How one probe ended.
+
+    ``gbps``: bus bandwidth of an ``ok`` probe, the median of its trials, each as slow as its slowest rank.
+    ``member``, ``cause``, ``fact``: the culprit of a ``void`` one, and what kind of local cause it had.
+    ``rails`` and ``directions`` (first member to second, and back; GB/s) where the probe asked for ``detail``.
+    """
+
+    status: Status
+    gbps: float = 0.0
+    member: int = -1
+    cause: str = ""
+    fact: FactKind = FactKind.MEMBER
+    rails: tuple[float, ...] = ()
+    directions: tuple[float, float] | None = None
+
+
+class Role(StrEnum):
+    """Why a probe is made."""
+
+    GANG = "gang"
+    MATCH = "match"
+    ACCUSED = "accused"  # a suspect, or an endpoint not yet judged, with a known-good one
+    SUSPECTS = "suspects"  # two suspects with each other
+    EDGE = "edge"  # a bad edge between two known-good endpoints, once more
+    CONTROL = "control"  # two known-good endpoints, for the round's own sake
+    HALF = "half"
+
+
+class Probe(NamedTuple):
+    """A ring all-reduce over all GPUs of its members, which are ascending positions.
+
+    ``detail``: measure each rail (GPU i with GPU i) and each direction (two one-way broadcasts) as well.
+    """
+
+    members: tuple[int, ...]
+    role: Role
+    detail: bool = False
+
+
+class Phase(StrEnum):
+    GANG = "gang"
+    MATCH = "match"
+    CONFIRM = "confirm"
+    HALVES = "halves"
+
+
+class Round(NamedTuple):
+    """Probes to run at the same time: no endpoint is in two of them. ``number`` counts from 1, the gang's own."""
+
+    number: int
+    phase: Phase
+    probes: tuple[Probe, ...]
+
+
+class Played(NamedTuple):
+    """A round after the gang's own, with one result for each of its probes, in their order."""
+
+    round: Round
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything :func:`.next` may look at. ``seed`` chooses the partners; every member must use the same one."""
+
+    endpoints: tuple[Endpoint, ...]
+    seed: int
+    gang: Gang | None = None
+    rounds: tuple[Played, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+    def after_gang(self, zone: Zone, gbps: float = 0.0) -> State:
+        """The state once the gang's own all-reduce (round 1) has been judged."""
+        return replace(self, gang=Gang(zone, gbps))
+
+    def after(self, done: Round, results: Sequence[Result]) -> State:
+        """The state once ``done`` has been run. Raises ValueError unless each probe has one result."""
+        if len(results) != len(done.probes):
+            raise ValueError(f"round {done.number} has {len(done.probes)} probes and got {len(results)} results")
+        return replace(self, rounds=(*self.rounds, Played(done, tuple(results))))
+
+    def with_fact(self, fact: Fact) -> State:
+        """The state with one thing more known about an endpoint."""
+        return replace(self, facts=(*self.facts, fact))
+
+
+class Grade(IntEnum):
+    """What one measured edge says: ``GREY`` neither clears nor accuses."""
+
+    NONE = 0
+    BAD = 1
+    GREY = 2
+    GOOD = 3
+
+
+class Measured(NamedTuple):
+    """One edge of the matrix: who, in which round, what was found, against which reference (GB/s, 0 where none).
+
+    ``dropped``: its round was void (its controls were slow), so it counts for nothing.
+    """
+
+    round: int
+    a: int
+    b: int
+    role: Role
+    status: Status
+    gbps: float
+    reference: float
+    grade: Grade
+    dropped: bool = False
+
+
+class Kind(StrEnum):
+    """The rows of the decision table, first match first, and the two ends that blame nothing."""
+
+    PASSED = "passed"
+    LOST = "lost"
+    DEVICE = "device"
+    MEMBER = "member"
+    PAIR = "pair"
+    SYSTEMIC = "systemic"
+    FABRIC = "fabric"
+    DOMAIN = "domain"
+    CORRELATED = "correlated"
+    NODE = "node"
+    SUSPECT = "suspect"
+    LINK = "link"
+    TRANSIENT = "transient"
+    DATA_UNLOCALISED = "data-unlocalised"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Why an endpoint is named: its symptom, its share of normal (0 where nothing was measured), its bad edges."""
+
+    member: int
+    symptom: Status
+    share: float
+    evidence: tuple[Measured, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of localisation.
+
+    ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``: whose fault it is
+    beyond doubt, and ``fatal_for`` who reports it as fatal (never anybody else). ``named``: everyone the reader should
+    look at, the blamed included. ``links``: pairs that are slow although both ends are good. ``undecided``: what this
+    run could not tell, in words. ``matrix``: every edge measured, for the log.
+    """
+
+    kind: Kind
+    reason: str
+    fails: bool
+    inconclusive: bool = False
+    blamed: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
+    fatal_for: tuple[int, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+    domains: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+    rounds: int = 1
+    matrix: tuple[Measured, ...] = ()

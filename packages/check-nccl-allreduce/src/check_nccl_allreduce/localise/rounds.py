@@ -1,0 +1,237 @@
+"""Which probes the next round makes: matchings over all endpoints, confirmations of suspects, halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from .evidence import Evidence, Map
+from .model import MAX_ROUNDS, Phase, Probe, Role, Round, State
+
+__all__ = ["CONFIRMATIONS", "EVIDENCE", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
+
+EVIDENCE = 3
+"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+CONFIRMATIONS = 2
+"""How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
+CONTROLS = 4
+"""Pairs of unused known-good endpoints that show whether a round was disturbed."""
+RETESTS = 2
+"""A bad edge between good ends is measured again until it was good once, or this often."""
+
+_MASK = (1 << 64) - 1
+
+
+def ring(shape: Map, seed: int) -> list[int]:
+    """All endpoints by kind, domain and a shuffle that depends on seed and position alone."""
+    return sorted(range(shape.size), key=lambda i: (shape.kind[i], shape.domain[i], _mix(seed, i)))
+
+
+def _mix(seed: int, position: int) -> int:
+    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits from seed and position, the same on every machine."""
+    z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def match(state: State, shape: Map, done: int) -> Round:
+    """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits out of each."""
+    order = ring(shape, state.seed)
+    count = len(order)
+    pairs = [(order[i], order[i + 1]) for i in range(done, count - 1, 2)]
+    if done and count % 2 == 0 and count > 2:
+        pairs.append((order[-1], order[0]))
+    return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs])
+
+
+def rematch(state: State, evidence: Evidence) -> Round:
+    """A matching of partners that have not met, suspects first and with known-good ones where there are any."""
+    shape = evidence.map
+    order = ring(shape, state.seed)
+    desk = _Desk(evidence, order)
+    good = [i for i in order if evidence.good[i]]
+    rest = [i for i in order if not evidence.good[i]]
+    pools = [_Pools(shape, good), _Pools(shape, order)]
+    return _round(state, Phase.MATCH, list(desk.pair_up(rest + good, pools, Role.MATCH)))
+
+
+def unsettled(evidence: Evidence) -> list[int]:
+    """Suspects about whom another confirmation could still say something."""
+    return [
+        s for s in evidence.suspects if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < EVIDENCE
+    ]
+
+
+def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
+    """Bad edges between known-good ends that want another measurement."""
+    return [pair for pair, again, good in evidence.isolated() if not good and again < RETESTS]
+
+
+def confirm(state: State, evidence: Evidence) -> Round | None:
+    """Each unsettled suspect with a known-good partner or, once, with another suspect. None when nothing is left to ask."""
+    suspects, edges = unsettled(evidence), open_edges(evidence)
+    grey = [g for g in evidence.grey if evidence.confirmed[g] < CONFIRMATIONS]
+    if not suspects and not edges and not grey:
+        return None
+    number = len(state.rounds) + 2
+    order = ring(evidence.map, state.seed)
+    desk = _Desk(evidence, order)
+    probes = list(_with_each_other(desk, evidence, suspects, left=MAX_ROUNDS - number + 1))
+    # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by them as well.
+    vouched = evidence.cleared_by_suspects
+    good = [i for i in order if evidence.good[i]]
+    pools = [_Pools(evidence.map, good)]
+    if vouched and not evidence.map.labelled:
+        pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
+    position = {one: place for place, one in enumerate(order)} if suspects or grey else {}
+    accused = sorted(suspects, key=position.__getitem__) + sorted(grey, key=position.__getitem__)
+    nearly = {one for one in accused if _nearly_settled(evidence, one, number)}
+    probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
+    for a, b in edges:
+        if not desk.used[a] and not desk.used[b]:
+            probes.append(desk.seat(a, b, Role.EDGE))
+    if not probes:
+        return None
+    detail = any(probe.detail for probe in probes)
+    probes += list(_controls(desk, good, detail))
+    return _round(state, Phase.CONFIRM, probes)
+
+
+def halves(state: State, evidence: Evidence, done: int) -> Round | None:
+    """Two groups at once: first (``done`` = 0) by domain, then interleaved. None where halves would be no groups."""
+    order = ring(evidence.map, state.seed)
+    if len(order) < 4:
+        return None
+    if done == 0:
+        cut = _boundary(evidence.map, order)
+        groups = (order[:cut], order[cut:])
+    else:
+        groups = (order[::2], order[1::2])
+    return _round(state, Phase.HALVES, [Probe(tuple(sorted(group)), Role.HALF) for group in groups])
+
+
+def _boundary(shape: Map, order: list[int]) -> int:
+    """Where to cut the ring: at the domain border nearest to its middle, else in the middle."""
+    middle = len(order) // 2
+    borders = [i for i in range(2, len(order) - 1) if shape.domain[order[i]] != shape.domain[order[i - 1]]]
+    return min(borders, key=lambda i: abs(i - middle), default=middle)
+
+
+def _nearly_settled(evidence: Evidence, one: int, number: int) -> bool:
+    return number == MAX_ROUNDS or (one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1)
+
+
+def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left: int) -> Iterator[Probe]:
+    """Suspects that a known-good endpoint found bad, paired once among themselves if time for their confirmation remains."""
+    ready = [
+        s
+        for s in suspects
+        if s not in evidence.met_suspects
+        and (found := evidence.rounds_against(s)) >= 1
+        and left > max(CONFIRMATIONS - evidence.confirmed[s], EVIDENCE - found)
+    ]
+    if len(ready) < 2:
+        return
+    place = {one: i for i, one in enumerate(desk.order)}
+    ready.sort(key=place.__getitem__)
+    pools = [_Pools(evidence.map, ready)]
+    yield from desk.pair_up(ready, pools, Role.SUSPECTS)
+
+
+def _controls(desk: _Desk, good: list[int], detail: bool) -> Iterator[Probe]:
+    """Neighbours on the ring among the unused: alike, near to each other, and nobody suspects them."""
+    free = [one for one in good if not desk.used[one]]
+    for i in range(0, min(2 * CONTROLS, len(free) - 1), 2):
+        yield desk.seat(free[i], free[i + 1], Role.CONTROL, detail=detail)
+
+
+class _Desk:
+    """Seats endpoints into the probes of one round: each at most once."""
+
+    def __init__(self, evidence: Evidence, order: list[int]) -> None:
+        self.order = order
+        self.used = bytearray(len(order))
+        self._met = evidence.met
+
+    def seat(self, a: int, b: int, role: Role, *, detail: bool = False) -> Probe:
+        self.used[a] = self.used[b] = 1
+        return _pair(a, b, role, detail=detail)
+
+    def pair_up(
+        self,
+        ones: Iterable[int],
+        pools: list[_Pools],
+        role: Role,
+        *,
+        again: bool = False,
+        detail: Container[int] = (),
+    ) -> Iterator[Probe]:
+        """A probe for each one that is free and finds a partner."""
+        for one in ones:
+            if not self.used[one] and (other := self.partner(one, pools, again=again)) is not None:
+                yield self.seat(one, other, role, detail=one in detail)
+
+    def partner(self, one: int, pools: list[_Pools], *, again: bool) -> int | None:
+        """The first free one that ``one`` has not met; with ``again``, one that it has met if there is no other."""
+        fallback: int | None = None
+        for pool in pools:
+            for other in pool.near(one, self._free):
+                if other == one:
+                    continue
+                if not self.met(one, other):
+                    return other
+                if fallback is None:
+                    fallback = other
+        return fallback if again else None
+
+    def met(self, a: int, b: int) -> bool:
+        return ((a, b) if a < b else (b, a)) in self._met
+
+    def _free(self, one: int) -> bool:
+        return not self.used[one]
+
+
+class _Pools:
+    """Candidates, nearest first: of the same kind and domain, of the same kind, any."""
+
+    def __init__(self, shape: Map, members: list[int]) -> None:
+        self._shape = shape
+        self._lists: dict[tuple[int, int] | int | None, _Queue] = {None: _Queue(members)}
+        by_key: dict[tuple[int, int] | int, list[int]] = {}
+        for one in members:
+            by_key.setdefault((shape.kind[one], shape.domain[one]), []).append(one)
+            by_key.setdefault(shape.kind[one], []).append(one)
+        self._lists.update((key, _Queue(queue)) for key, queue in by_key.items())
+
+    def near(self, one: int, free: Callable[[int], bool]) -> Iterator[int]:
+        kind, domain = self._shape.kind[one], self._shape.domain[one]
+        for key in ((kind, domain), kind, None):
+            queue = self._lists.get(key)
+            if queue is not None:
+                yield from queue.live(free)
+
+
+class _Queue:
+    """A list that forgets its used head, so that going through it for everybody stays linear."""
+
+    __slots__ = ("_head", "_members")
+
+    def __init__(self, members: list[int]) -> None:
+        self._members = members
+        self._head = 0
+
+    def live(self, free: Callable[[int], bool]) -> Iterator[int]:
+        members = self._members
+        while self._head < len(members) and not free(members[self._head]):
+            self._head += 1
+        for i in range(self._head, len(members)):
+            if free(members[i]):
+                yield members[i]
+
+
+def _pair(a: int, b: int, role: Role, *, detail: bool = False) -> Probe:
+    return Probe((a, b) if a < b else (b, a), role, detail)
+
+
+def _round(state: State, phase: Phase, probes: list[Probe]) -> Round:
+    return Round(len(state.rounds) + 2, phase, tuple(probes))

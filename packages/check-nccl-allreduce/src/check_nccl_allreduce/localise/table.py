@@ -1,0 +1,303 @@
+"""The decision table: from all evidence to one verdict, first matching row first."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from math import log
+
+from . import words
+from .evidence import BAD, Evidence
+from .model import (
+    Fact,
+    FactKind,
+    Kind,
+    Measured,
+    Phase,
+    Probe,
+    Result,
+    Role,
+    State,
+    Status,
+    Suspect,
+    Verdict,
+    Zone,
+)
+from .rounds import CONFIRMATIONS, EVIDENCE
+
+__all__ = ["by_facts", "cap", "early", "verdict", "without_rounds"]
+
+ALIKE = 0.08
+"""Without labels, suspects whose shares of normal differ by less (natural logarithm) may share one cause."""
+
+_BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
+_CONFIRMED = frozenset({Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK})
+
+
+def cap(size: int, labelled: bool) -> int:
+    """How many endpoints one run may blame: more at once are rather one cause that they share."""
+    most = max(3, size // 10) if labelled else 3
+    return max(1, min(size // 4, most))
+
+
+def by_facts(state: State) -> Verdict | None:
+    """The rows that need no probe: a lost member, evidence of its own device, a member that could not take part."""
+    facts = [*state.facts, *_facts_of_voids(state)]
+    lost = [f for f in facts if f.kind is FactKind.LOST]
+    device = [f for f in facts if f.kind is FactKind.DEVICE]
+    member = [f for f in facts if f.kind is FactKind.MEMBER]
+    if lost:
+        return _local(state, Kind.LOST, lost, also=device)
+    if device:
+        return _local(state, Kind.DEVICE, device)
+    return _local(state, Kind.MEMBER, member) if member else None
+
+
+def _facts_of_voids(state: State) -> list[Fact]:
+    """A void probe is a fact about one side; a mere process fault is believed at its second time."""
+    voids = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
+    times = Counter(r.member for r in voids if r.fact is FactKind.MEMBER)
+    return [Fact(r.member, r.fact, r.cause) for r in voids if r.fact is not FactKind.MEMBER or times[r.member] > 1]
+
+
+def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None = None) -> Verdict:
+    members = tuple(sorted({f.member for f in facts + (also or [])}))
+    fatal = members if kind is Kind.DEVICE else ()
+    return Verdict(
+        kind,
+        words.local(state, kind, facts, also or []),
+        fails=kind is not Kind.LOST,
+        inconclusive=kind is Kind.LOST,
+        blamed=fatal,
+        named=members,
+        fatal_for=fatal,
+        rounds=_spent(state),
+    )
+
+
+def without_rounds(state: State) -> Verdict | None:
+    """What needs no localisation, or cannot have one: a gang that passed, one endpoint alone, two endpoints."""
+    assert state.gang is not None
+    size = len(state.endpoints)
+    if state.gang.zone is Zone.PASSED:
+        return Verdict(Kind.PASSED, "the gang's all-reduce reached its expected bandwidth with correct data.", False)
+    if size > 2:
+        return None
+    fails = state.gang.zone in _BELOW
+    everyone = tuple(range(size))
+    if size == 1:
+        return Verdict(Kind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,))
+    below = [i for i in everyone if state.endpoints[i].intra is False]
+    above = [i for i in everyone if state.endpoints[i].intra is True]
+    if len(below) == 1 and len(above) == 1:
+        culprit = (below[0],)
+        return Verdict(Kind.NODE, words.intra(state, below[0]), True, blamed=culprit, named=culprit, fatal_for=culprit)
+    return Verdict(Kind.PAIR, words.pair(state), fails, named=everyone, undecided=(words.TWO_ENDPOINTS,))
+
+
+def early(state: State, evidence: Evidence) -> Kind | None:
+    """Causes that no further round would change: nothing known good, or too many paths bad again between good ends."""
+    if not evidence.known_good:
+        return Kind.SYSTEMIC
+    if len(persistent(evidence)) > max(1, evidence.matching // 256):
+        return Kind.FABRIC
+    return Kind.SYSTEMIC if _all_slow(state, evidence) else None
+
+
+def persistent(evidence: Evidence) -> list[tuple[int, int]]:
+    """Edges between known-good ends that were bad, and bad again, and never better."""
+    return [pair for pair, again, better in evidence.isolated() if again and not better]
+
+
+def verdict(state: State, evidence: Evidence) -> Verdict:
+    """The first row that matches, once no further round is worth its time."""
+    assert state.gang is not None
+    found = _Findings(state, evidence)
+    kind, reason = found.row()
+    dark = tuple(evidence.map.domain_names[d] for d in found.dark)
+    named = sorted({*evidence.suspects, *evidence.grey}) if kind is not Kind.SYSTEMIC else []
+    blamed = tuple(found.blamed) if kind is Kind.NODE else ()
+    return Verdict(
+        kind,
+        reason,
+        fails=state.gang.zone in _BELOW or kind in _CONFIRMED,
+        blamed=blamed,
+        named=tuple(named),
+        fatal_for=blamed,
+        suspects=tuple(found.suspect(one) for one in named),
+        links=tuple(found.persistent),
+        domains=dark,
+        undecided=tuple(words.undecided(state, evidence, kind, found.dark, guilty=bool(blamed or found.alike))),
+        rounds=_spent(state),
+        matrix=tuple(evidence.edges),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Halves:
+    """What the halves said against the whole gang and against each other."""
+
+    contrast: bool = False
+    only_whole: bool = False
+
+
+class _Findings:
+    def __init__(self, state: State, evidence: Evidence) -> None:
+        self.state, self.evidence = state, evidence
+        self.persistent = persistent(evidence)
+        self.dark = _dark_domains(evidence)
+        in_dark = {i for i, d in enumerate(evidence.map.domain) if d in set(self.dark)}
+        self.proven = [
+            s
+            for s in evidence.suspects
+            if s not in in_dark and evidence.confirmed[s] >= CONFIRMATIONS and evidence.rounds_against(s) >= EVIDENCE
+        ]
+        self.alike = frozenset() if evidence.map.labelled else _alike(evidence, self.proven)
+        self.blamed = [s for s in self.proven if s not in self.alike]
+        self.halves = _halves(state)
+
+    def row(self) -> tuple[Kind, str]:
+        state, evidence = self.state, self.evidence
+        at_once = early(state, evidence)
+        if at_once is Kind.SYSTEMIC:
+            return Kind.SYSTEMIC, words.systemic(state, evidence)
+        shared = self._shared_boundary()
+        if shared is not None or at_once is Kind.FABRIC:
+            return Kind.FABRIC, words.fabric(state, self.persistent, shared)
+        if (rail := _common_rail(state)) is not None:
+            return Kind.FABRIC, words.rail(rail)
+        if self.dark and not self.blamed:
+            return Kind.DOMAIN, words.domain(state, [evidence.map.domain_names[d] for d in self.dark])
+        if len(self.proven) > cap(evidence.map.size, evidence.map.labelled):
+            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=True)
+        if self.blamed:
+            return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed])
+        if self.proven:
+            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
+        if evidence.suspects or evidence.grey:
+            return Kind.SUSPECT, words.suspect(state, sorted({*evidence.suspects, *evidence.grey}))
+        if self.persistent:
+            return Kind.LINK, words.link(state, self.persistent)
+        if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
+            return Kind.FABRIC, words.crossing(state, share)
+        if evidence.among_good:
+            return Kind.TRANSIENT, words.transient(state, sorted(evidence.among_good))
+        return self._without_a_bad_edge()
+
+    def _without_a_bad_edge(self) -> tuple[Kind, str]:
+        assert self.state.gang is not None
+        if self.state.gang.zone is Zone.WRONG:
+            return Kind.DATA_UNLOCALISED, words.data_unlocalised(self.state)
+        if self.halves.contrast:
+            return Kind.FABRIC, words.halves(self.state)
+        return Kind.UNEXPLAINED, words.unexplained(self.state, only_whole=self.halves.only_whole)
+
+    def _shared_boundary(self) -> str | None:
+        """The one domain that two or more slow paths between good ends all lead into, if there is one."""
+        if len(self.persistent) < 2:
+            return None
+        domain = self.evidence.map.domain
+        ends = [{domain[a], domain[b]} for a, b in self.persistent]
+        if any(len(both) < 2 or -1 in both for both in ends):
+            return None
+        common = set.intersection(*ends)
+        return self.evidence.map.domain_names[min(common)] if common else None
+
+    def suspect(self, one: int) -> Suspect:
+        edges = tuple(self.evidence.against.get(one, ())) or tuple(
+            e for e in self.evidence.edges if one in (e.a, e.b) and e.grade
+        )
+        kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
+        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
+        return Suspect(one, symptom, self.evidence.share(edges), edges, _detail(self.state, one))
+
+
+def _spent(state: State) -> int:
+    return len(state.rounds) + (1 if state.gang else 0)
+
+
+def _dark_domains(evidence: Evidence) -> list[int]:
+    """Domains with two or more endpoints here, some suspect and none known good: their switch, not their nodes."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for one, domain in enumerate(evidence.map.domain):
+        if domain >= 0:
+            members[domain].append(one)
+    suspected = {evidence.map.domain[s] for s in evidence.suspects} - {-1}
+    return [d for d in sorted(suspected) if len(members[d]) > 1 and not any(evidence.good[i] for i in members[d])]
+
+
+def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
+    """Proven suspects as slow as another one, or as one that only fellow suspects cleared: perhaps one hidden switch."""
+    shares = [(one, evidence.share(evidence.against[one])) for one in proven]
+    bad: dict[int, list[Measured]] = defaultdict(list)
+    for (a, b), edges in evidence.among_good.items():
+        for one in {a, b} & evidence.cleared_by_suspects:
+            bad[one] += edges
+    others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
+    return frozenset(
+        one for one, share in shares if any(other != one and _near(share, theirs) for other, theirs in others)
+    )
+
+
+def _near(a: float, b: float) -> bool:
+    return a == b or (a > 0 and b > 0 and abs(log(a / b)) < ALIKE)
+
+
+def _all_slow(state: State, evidence: Evidence) -> bool:
+    """Whether edges are alike, and even their references stay below what two such nodes must reach."""
+    floors = [e.pair_floor for e in state.endpoints]
+    if evidence.suspects or evidence.among_good or any(f is None for f in floors):
+        return False
+    least = min(f for f in floors if f is not None)
+    graded = [e for e in evidence.edges if e.reference > 0]
+    return bool(graded) and all(e.reference < least for e in graded)
+
+
+def _halves(state: State) -> _Halves:
+    assert state.gang is not None
+    rounds = [
+        [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
+        for played in state.rounds
+        if played.round.phase is Phase.HALVES
+    ]
+    if not rounds:
+        return _Halves()
+    contrast = any(min(values) < BAD * max(values) for values in rounds)
+    contrast = contrast or (len(rounds) > 1 and min(rounds[1]) < BAD * min(rounds[0]))
+    whole = state.gang.gbps
+    return _Halves(contrast, only_whole=not contrast and whole < BAD * min(min(values) for values in rounds))
+
+
+def _details(state: State) -> list[tuple[Probe, Result]]:
+    return [
+        (probe, result)
+        for played in state.rounds
+        for probe, result in zip(played.round.probes, played.results, strict=True)
+        if result.status is Status.OK and (result.rails or result.directions)
+    ]
+
+
+def _slow_rails(rails: tuple[float, ...]) -> set[int]:
+    middle = sorted(rails)[len(rails) // 2] if rails else 0.0
+    return {i for i, value in enumerate(rails) if value < BAD * middle}
+
+
+def _common_rail(state: State) -> int | None:
+    """A rail that is slow in every probe that measured rails, the controls among known-good endpoints included."""
+    seen = [(probe.role, _slow_rails(result.rails)) for probe, result in _details(state) if result.rails]
+    if len(seen) < 2 or not any(role is Role.CONTROL for role, _ in seen):
+        return None
+    common = set.intersection(*(slow for _, slow in seen))
+    return min(common) if common else None
+
+
+def _detail(state: State, one: int) -> str:
+    """Which rail and which direction of an endpoint is slow, from the last probe that measured them."""
+    for probe, result in reversed(_details(state)):
+        if one in probe.members and probe.role is Role.ACCUSED:
+            rails = sorted(_slow_rails(result.rails))
+            sending = result.directions
+            if sending and one == probe.members[1]:
+                sending = (sending[1], sending[0])
+            return words.detail(rails, sending, BAD)
+    return ""

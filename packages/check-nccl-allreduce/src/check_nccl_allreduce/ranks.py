@@ -1,0 +1,87 @@
+"""This pod's ranks, round after round: each has a torchrun of its own, and the last one stays until the verdict is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from types import TracebackType
+
+import anyio
+from preflight_proto.roster import Roster
+
+from .control.messages import Result, Stage, Start
+from .launch import Agent
+from .settings import show_size
+
+__all__ = ["Ranks"]
+
+
+class Ranks:
+    """``async with Ranks(...)`` loads the first torchrun, so that its seconds pass while the gang is awaited; leaving ends all."""
+
+    def __init__(self, environ: Mapping[str, str], address: str, say: Callable[[str], None]) -> None:
+        self._environ, self._address, self._say = environ, address, say
+        self._group = anyio.create_task_group()
+        self._agent: Agent | None = None
+        self._used = False
+        self._roster: Roster | None = None
+        self._count = 0
+
+    async def __aenter__(self) -> Ranks:
+        await self._group.__aenter__()
+        try:
+            await self._fresh(used=False)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._agent is not None:
+            await self._agent.end()
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(kind, error, trace)
+
+    def join(self, roster: Roster, count: int) -> None:
+        """Be ``count`` ranks of this roster's member."""
+        self._roster, self._count = roster, count
+
+    async def measure(self, start: Start, changed: Callable[[Stage], None]) -> Result:
+        """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""
+        roster = self._roster
+        assert roster is not None
+        self._say(
+            f"round {start.round}: {self._count} of {start.world} ranks here, {start.backend}, {show_size(start.size)} per rank, {start.warmup}+{start.iterations} iterations, rendezvous {roster.master_addr}:{start.master_port}"
+        )
+        agent = await self._fresh()
+        ready_said = False
+
+        def tell(stage: Stage) -> None:
+            nonlocal ready_said
+            changed(stage)
+            if stage.name == "ready" and not ready_said:
+                ready_said = True
+                self._say("the communicator works")
+
+        result = await agent.run(start, roster, self._address, self._count, tell)
+        if result.trouble is not None:
+            self._say(f"here: {result.trouble.code}: {result.trouble.text}")
+            for line in agent.output.splitlines()[-20:]:
+                self._say(f"| {line}")
+        else:
+            self._say(
+                f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
+            )
+        return result
+
+    async def _fresh(self, *, used: bool = True) -> Agent:
+        """A torchrun that has not run yet, in the place of one that has."""
+        if self._used or self._agent is None:
+            if self._agent is not None:
+                await self._agent.end()
+            self._agent = Agent(self._environ, self._group)
+            await self._agent.load()
+        self._used = used
+        return self._agent

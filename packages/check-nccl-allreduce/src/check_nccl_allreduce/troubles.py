@@ -1,0 +1,57 @@
+"""What the output of a failed launch means: the kit's reading of NCCL, and what torch and gloo say besides."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from preflight_proto.check import nccl
+
+from .control.messages import Trouble
+
+__all__ = ["MAX_TEXT", "by_output", "died"]
+
+MAX_TEXT: Final = 400
+
+_PEER: Final = re.compile(
+    r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)", re.IGNORECASE
+)
+_RENDEZVOUS: Final = re.compile(
+    r"DistStoreError|DistNetworkError|RendezvousConnectionError|RendezvousTimeoutError|TCPStore|EADDRINUSE|client socket"
+    r"|connectFullMesh|Rendezvous",
+    re.IGNORECASE,
+)
+
+
+def by_output(error: str, output: str, *, before_ready: bool) -> Trouble:
+    """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose ``output`` tells more."""
+    known = nccl.classify(f"{output}\n{error}")
+    if known is not None and known.kind is not nccl.Kind.CLASS:
+        return Trouble(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
+    said = error or _last_line(output)
+    if _PEER.search(error):
+        return Trouble("peer", "NCCL_REMOTE_ERROR", _short(f"a peer ended, or the network between failed: {said}"))
+    if before_ready and (not error or _RENDEZVOUS.search(error)):
+        return Trouble("launch", "RENDEZVOUS_FAILED", _short(said))
+    if known is not None:
+        return Trouble("class", known.code, _short(f"{known.says}: {known.line}"))
+    return Trouble("class", "WORKER_ERROR", _short(said))
+
+
+def died(who: str, output: str) -> Trouble:
+    """A worker that ended without a word."""
+    known = nccl.classify(output)
+    if known is not None:
+        return Trouble(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
+    return Trouble("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b\w*Error\b", line)]
+    return (errors or lines or ["torchrun ended without a word"])[-1]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

@@ -1,0 +1,1 @@
+"""What runs under torchrun: the only modules that import torch."""

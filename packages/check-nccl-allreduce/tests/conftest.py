@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # `gangs`, which several tests share
+
+from gangs import Gang
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Gang]:
+    """Real check processes with rosters in folders; whatever they leave behind fails the test."""
+    with Gang(tmp_path) as one:
+        yield one

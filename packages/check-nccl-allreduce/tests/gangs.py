@@ -1,0 +1,222 @@
+"""Gangs of real check processes on loopback addresses, each with a roster folder as its kubelet would keep it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
+from preflight_proto.result import Result, from_termination
+from preflight_proto.roster import Roster
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+CHECK = "from check_nccl_allreduce.check import main; main()"
+TOKEN = "the-gangs-own-token"
+WITHIN = 50.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Ended:
+    """How one member ended."""
+
+    exit_code: int
+    result: Result
+    output: str
+
+
+@dataclass
+class Member:
+    """One member's process, with its folders. ``lines`` grows while it runs."""
+
+    rank: int
+    home: Path
+    folder: RosterFolder
+    connector: FakeConnector
+    popen: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def said(self, text: str, within: float = WITHIN) -> str:
+        """Wait for a line that contains ``text``."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            found = next((line for line in list(self.lines) if text in line), None)
+            if found is not None:
+                return found
+            if self.popen.poll() is not None and not self._reader.is_alive():
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"rank {self.rank} never said {text!r}; it said:\n{self.output}")
+
+    def ended(self, within: float = WITHIN) -> Ended:
+        code = self.popen.wait(within)
+        self._reader.join(10)
+        assert "Traceback" not in "\n".join(line for line in self.lines if not line.startswith("|")), self.output
+        log = self.home / "termination-log"
+        text = log.read_text() if log.exists() else ""
+        return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
+
+    def children(self) -> list[int]:
+        """Process ids of everything that this member has started, by its mark in their environment."""
+        return [pid for pid, mark in marked() if mark == str(self.home)]
+
+
+def marked() -> Iterator[tuple[int, str]]:
+    """(pid, home) of every process that descends from a member, whoever its parent is by now."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        for variable in variables:
+            if variable.startswith(b"TEST_HOME=") and state != "Z":
+                yield int(entry.name), variable.removeprefix(b"TEST_HOME=").decode()
+
+
+class Gang:
+    """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no process is left."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.members: dict[int, Member] = {}
+        self.connectors: list[FakeConnector] = []
+        self.control_port, self.master_port = free_port(), free_port()
+        self.size = 2
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self.members.values():
+            if member.popen.poll() is None:
+                member.popen.kill()
+            member.popen.wait()
+            member._reader.join(10)
+            assert member.popen.stdout is not None
+            member.popen.stdout.close()
+        left = self.left_behind()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for connector in self.connectors:
+            connector.__exit__(None, None, None)
+        if error is None:
+            assert not left, f"processes left behind: {left}"
+
+    def left_behind(self, within: float = 10.0) -> list[int]:
+        """What still runs of this gang after ``within`` seconds at most."""
+        end = time.monotonic() + within
+        while True:
+            mine = [pid for pid, home in marked() if home.startswith(str(self.home))]
+            if not mine or time.monotonic() > end:
+                return mine
+            time.sleep(0.05)
+
+    def address(self, rank: int) -> str:
+        return f"127.0.0.{rank + 1}"
+
+    def command(self, rank: int, code: str) -> list[str]:
+        return [sys.executable, "-c", code]
+
+    def start(self, *ranks: int, code: str = CHECK, **variables: str) -> list[Member]:
+        return [self._start(rank, code, variables) for rank in ranks]
+
+    def _start(self, rank: int, code: str, variables: dict[str, str]) -> Member:
+        home = self.home / f"rank-{rank}"
+        old = self.members.get(rank)
+        if old is None:
+            (home / "state").mkdir(parents=True)
+            folder = RosterFolder(home / "gang")
+            connector = FakeConnector(Path(f"/tmp/pf-{os.getpid()}-{self.control_port}-{rank}.sock"))
+            connector.__enter__()
+            self.connectors.append(connector)
+        else:
+            folder, connector = old.folder, old.connector
+        given = {
+            "MY_POD_NAME": f"pod-{rank}",
+            "NODE_NAME": f"node-{rank}",
+            "POD_UID": f"uid-{rank}",
+            "POD_IP": self.address(rank),
+            "GANG_CONFIG_DIR": str(folder.path),
+            "PREFLIGHT_STATE_DIR": str(home / "state"),
+            "NCCL_ALLREDUCE_BACKEND": "gloo",
+            "NCCL_ALLREDUCE_SIZE": "1Mi",
+            "NCCL_ALLREDUCE_ITERATIONS": "3",
+            "NCCL_ALLREDUCE_WARMUP": "1",
+            "GANG_TIMEOUT": "40s",
+            "CHECK_TIMEOUT": "40s",
+            "TEST_HOME": str(home),
+            "PYTHONPATH": str(Path(__file__).parent),
+            **variables,
+        }
+        popen = subprocess.Popen(
+            self.command(rank, code),
+            env=environment(connector, home, given),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.members[rank] = Member(rank, home, folder, connector, popen)
+        return self.members[rank]
+
+    def sealed(self, rank: int, generation: int = 1) -> Roster:
+        return Roster(
+            v=1,
+            pod_uid=f"uid-{rank}",
+            generation=generation,
+            epoch=1,
+            answer="sealed",
+            rank=rank,
+            nnodes=self.size,
+            master_addr=self.address(0),
+            master_port=self.master_port,
+            control_port=self.control_port,
+            token=TOKEN,
+        )
+
+    def seal(self, *ranks: int, generation: int = 1) -> None:
+        for rank in ranks or self.members:
+            self.members[rank].folder.answer(self.sealed(rank, generation))
+
+    def fail(self, cause: str, *ranks: int, generation: int = 1) -> None:
+        for rank in ranks or self.members:
+            answer = Roster(v=1, pod_uid=f"uid-{rank}", generation=generation, epoch=1, answer="fail", reason=cause)
+            self.members[rank].folder.answer(answer)
+
+    def all_ended(self, *ranks: int) -> list[Ended]:
+        return [self.members[rank].ended() for rank in ranks or sorted(self.members)]

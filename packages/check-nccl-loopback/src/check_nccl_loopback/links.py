@@ -1,0 +1,83 @@
+"""How the GPUs of this pod are joined: NVML's answer for each pair, else the matrix of `nvidia-smi topo -m`.
+
+Not knowing is fine: then only the model decides which floor holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+from preflight_proto.check import Completed, Gpu, ToolMissing
+
+from .floors import LinkClass
+
+__all__ = ["find", "parse_matrix"]
+
+PATIENCE: Final = 30.0
+_NVLINK_CAPABILITY: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
+_OK: Final = 0  # nvml.h: NVML_P2P_STATUS_OK
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+Command = Callable[[Sequence[str], float], Awaitable[Completed]]
+
+
+async def find(command: Command, gpus: Sequence[Gpu]) -> tuple[LinkClass, str]:
+    """The class of the pod's links, and who says so."""
+    count = len(gpus)
+    by_nvml = await anyio.to_thread.run_sync(_ask_nvml, [gpu.uuid for gpu in gpus], abandon_on_cancel=True)
+    if by_nvml:
+        return _classify(by_nvml, count), "NVML"
+    try:
+        done = await command(["nvidia-smi", "topo", "-m"], PATIENCE)
+    except ToolMissing:
+        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi"
+    if done.returncode != 0 or done.timed_out:
+        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi"
+    return _classify(parse_matrix(done.stdout), count), "nvidia-smi"
+
+
+def parse_matrix(stdout: str) -> dict[tuple[int, int], bool]:
+    """Pair → whether NVLink joins it, from the rows `GPU0 X NV18 …`; the columns of NICs are passed over."""
+    lines = [_ESCAPES.sub("", line).split() for line in stdout.splitlines()]
+    header = next((words for words in lines if words and words[0] == "GPU0" and "X" not in words), [])
+    columns = [int(word[3:]) for word in header if re.fullmatch(r"GPU\d{1,3}", word)]
+    pairs: dict[tuple[int, int], bool] = {}
+    for words in lines:
+        row = re.fullmatch(r"GPU(\d{1,3})", words[0]) if words else None
+        if row is None or words is header or len(words) <= len(columns):
+            continue
+        for column, cell in zip(columns, words[1:], strict=False):
+            if int(row[1]) < column:
+                pairs[int(row[1]), column] = re.fullmatch(r"NV\d+", cell) is not None
+    return pairs
+
+
+def _classify(pairs: dict[tuple[int, int], bool], count: int) -> LinkClass:
+    if len(pairs) != count * (count - 1) // 2 or not pairs:
+        return LinkClass.UNKNOWN
+    joined = set(pairs.values())
+    return LinkClass.MIXED if len(joined) > 1 else LinkClass.NVLINK if True in joined else LinkClass.PCIE
+
+
+def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], bool]:
+    """Pair → whether NVLink joins it; empty when NVML cannot say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return {}
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+        return {
+            (a, b): pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
+            for a in range(len(handles))
+            for b in range(a + 1, len(handles))
+        }
+    except pynvml.NVMLError:
+        return {}
+    finally:
+        pynvml.nvmlShutdown()

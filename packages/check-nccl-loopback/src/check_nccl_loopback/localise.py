@@ -1,0 +1,114 @@
+"""Which GPU? Two at a time, by contrast alone.
+
+A GPU is accused when it is bad with two partners that are good with somebody else. A good pair clears both of its ends; slow is
+relative to the pairs of this very node, so a node whose pairs are all alike accuses nobody. It holds only where all pairs are joined
+alike by design (:func:`.floors.uniform`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from preflight_proto.check.nccl import Kind
+
+from .measurement import Measurement
+
+__all__ = ["Contrast", "Mode", "Pair", "contrast", "next_pair"]
+
+GOOD: Final = 0.88
+BAD: Final = 0.80
+"""Fractions of the reference pair; what lies between neither clears nor accuses."""
+WITNESSES: Final = 2
+"""Known-good partners with which a GPU must be bad."""
+
+Pair = tuple[int, int]
+Mode = Literal["slow", "wrong", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """``accused`` and ``good`` are GPU numbers; ``links`` are bad pairs of GPUs that are good otherwise."""
+
+    accused: tuple[int, ...] = ()
+    good: frozenset[int] = frozenset()
+    links: tuple[Pair, ...] = ()
+    reference: float = 0.0
+
+
+def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode) -> Pair | None:
+    """The next pair to measure among ``count`` GPUs, None when nothing more can be learned.
+
+    First the ring of neighbours, so that each GPU is seen with two partners; then each suspect with known-good GPUs that it has not met.
+    """
+    if count < 3:
+        return None  # a single pair has nothing to be compared with
+    ring = [_pair(i, (i + 1) % count) for i in [*range(0, count, 2), *range(1, count, 2)]]
+    for pair in ring:
+        if pair not in seen:
+            return pair
+    good, suspects, _, _ = _sort(seen, mode)
+    if len(suspects) > count // 2:
+        return None
+    for suspect in sorted(suspects):
+        met = {_other(pair, suspect) for pair in seen if suspect in pair}
+        if len(_witnesses(suspect, seen, good, mode)) < WITNESSES and len(met) < WITNESSES + 2:
+            for witness in sorted(good - met):
+                return _pair(suspect, witness)
+    return None
+
+
+def contrast(count: int, seen: Mapping[Pair, Measurement], mode: Mode) -> Contrast:
+    """Whom the pairs seen so far accuse. More accused than a quarter of the GPUs are a matter of the node."""
+    good, suspects, bad, reference = _sort(seen, mode)
+    links = tuple(sorted(pair for pair in bad if set(pair) <= good))
+    accused = tuple(s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode)) >= WITNESSES)
+    if len(accused) > max(1, count // 4):
+        accused = ()
+    return Contrast(accused, frozenset(good), links, reference)
+
+
+def _sort(seen: Mapping[Pair, Measurement], mode: Mode) -> tuple[set[int], set[int], set[Pair], float]:
+    """(known good, suspects, bad pairs, reference value)."""
+    values = sorted((m.busbw for m in seen.values() if m.busbw is not None and m.wrong == 0), reverse=True)
+    # An upper quantile: faults only slow things, and with three pairs one bad GPU spoils two.
+    reference = values[math.ceil(len(values) / 4) - 1] if values else 0.0
+    good: set[int] = set()
+    touched: set[int] = set()
+    bad: set[Pair] = set()
+    for pair, m in seen.items():
+        if _is_good(m, mode, reference):
+            good.update(pair)
+        elif _is_bad(m, mode, reference):
+            bad.add(pair)
+            touched.update(pair)
+    return good, touched - good, bad, reference
+
+
+def _is_good(m: Measurement, mode: Mode, reference: float) -> bool:
+    return m.right and (mode != "slow" or (m.busbw or 0) >= GOOD * reference)
+
+
+def _is_bad(m: Measurement, mode: Mode, reference: float) -> bool:
+    if m.timed_out or m.too_big:
+        return False  # says nothing about either end
+    if mode == "slow":
+        return m.right and (m.busbw or 0) < BAD * reference
+    if mode == "wrong":
+        return bool(m.wrong)
+    return m.busbw is None and m.error is not None and m.error.kind is not Kind.ENVIRONMENT
+
+
+def _witnesses(suspect: int, seen: Mapping[Pair, Measurement], good: set[int], mode: Mode) -> set[int]:
+    _, _, bad, _ = _sort(seen, mode)
+    return {_other(pair, suspect) for pair in bad if suspect in pair} & good
+
+
+def _pair(a: int, b: int) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
+def _other(pair: Pair, one: int) -> int:
+    return pair[1] if pair[0] == one else pair[0]

@@ -1,0 +1,349 @@
+"""The verdicts of this check in words: codes, sentences, findings, and what a run has seen healthy.
+
+Subjects: a GPU's ``Bandwidth``, ``Data`` and ``Device``, and the node. A pass against a floor clears all of them; a pass that only measured
+has not seen the bandwidth healthy and leaves that one standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdict
+from preflight_proto.check.nccl import NcclError
+
+from .floors import Floor
+from .localise import Contrast, Pair
+from .measurement import Measurement
+from .settings import size_text
+
+__all__ = [
+    "Bar",
+    "custom",
+    "device",
+    "environment",
+    "failed_class",
+    "hung",
+    "lost",
+    "memory",
+    "not_verified",
+    "passed",
+    "refused",
+    "slow",
+    "topology",
+    "unexplained",
+    "unknown",
+    "without_nvls",
+    "wrong",
+]
+
+BANDWIDTH, DATA, DEVICE = "Bandwidth", "Data", "Device"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A measured bandwidth beside what it is held to; GB/s and bytes. ``reduced``: smaller than asked, for want of memory."""
+
+    measured: float
+    size: int
+    limit: float | None
+    floor: Floor | None
+    reduced: bool = False
+
+    @property
+    def expected(self) -> float | None:
+        """What healthy hardware reaches; where only a threshold is known, that."""
+        return self.floor.expected if self.floor is not None else self.limit
+
+    @property
+    def text(self) -> str:
+        """The measurement in words."""
+        smaller = ", the largest that fits into the GPUs' memory" if self.reduced else ""
+        return f"{self.measured:.1f} GB/s bus bandwidth at {size_text(self.size)}{smaller}"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The measurement for an event."""
+        held_to = {"limit_gbps": f"{self.limit:g}"} if self.limit is not None else {}
+        source = {"expected_gbps": f"{self.floor.expected:g}", "source": self.floor.source} if self.floor else {}
+        return {"busbw_gbps": f"{self.measured:.2f}", "size": size_text(self.size), **held_to, **source}
+
+
+# --- passed
+
+
+def passed(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
+    """Fast enough, and right."""
+    held_to = (
+        "the threshold set"
+        if bar.floor is None or bar.limit != bar.floor.floor
+        else f"the floor for {len(gpus)} {gpus[0].name}"
+    )
+    return _pass("OK", f"{bar.text}, {held_to} is {bar.limit:g}; every element is right.", gpus, bar, judged=True)
+
+
+def without_nvls(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
+    """As fast as rings should be, on hardware that could reduce in its switches."""
+    assert bar.floor is not None
+    return _pass(
+        "OK_WITHOUT_NVLS",
+        f"{bar.text}, as fast as it should be by rings (floor {bar.floor.no_nvls:g}); NVLS is not in use on this node, with it "
+        f"{bar.floor.expected:g} are expected.",
+        gpus,
+        bar,
+        judged=True,
+    )
+
+
+def unknown(gpus: Sequence[Gpu], bar: Bar, sizes: Sequence[int]) -> Verdict:
+    """Measured, and nothing to hold it to."""
+    what = f"{len(gpus)} {gpus[0].name}"
+    if sizes:
+        known = ", ".join(size_text(size) for size in sizes)
+        return _pass("NO_FLOOR_FOR_SIZE", f"{bar.text}; for {what} floors are known at {known} only.", gpus, bar)
+    return _pass(
+        "UNKNOWN_HARDWARE",
+        f"{bar.text}; no floor is known for {what} joined like this, so it was measured only; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged.",
+        gpus,
+        bar,
+    )
+
+
+def custom(gpus: Sequence[Gpu], bar: Bar, variables: Sequence[str]) -> Verdict:
+    """Slow, with variables that make healthy hardware slow."""
+    return _pass(
+        "CUSTOM_NCCL_ENV",
+        f"{bar.text} is below {bar.limit:g}, but {', '.join(variables)} may be the reason, so nothing is judged; remove the variable to have it judged.",
+        gpus,
+        bar,
+    )
+
+
+def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool = False) -> Verdict:
+    tests = (BANDWIDTH, DATA, DEVICE) if judged else (DATA, DEVICE)
+    return Verdict(
+        Outcome.PASSED, code, reason, clears=_all(gpus, tests), measured=round(bar.measured, 2), expected=bar.expected
+    )
+
+
+# --- failed
+
+
+def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
+    """Below the floor. A GPU is named by contrast, fatally; a floor alone fails the run and quarantines nobody."""
+    by_pair = {f"pair_{a}_{b}": f"{m.busbw:.2f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None}
+    clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
+    against = f"{bar.text} is below {bar.limit:g}"
+    if found.accused:
+        findings = tuple(
+            Finding(
+                "SLOW_GPU",
+                f"SLOW_GPU: NCCL is slow with {gpus[i].uuid} and fast between the other GPUs of the node",
+                fatal=True,
+                action=Action.CONTACT_SUPPORT,
+                subject=Subject(BANDWIDTH, gpus[i].uuid),
+                metadata={**bar.metadata, **by_pair, "reference_gbps": f"{found.reference:.2f}"},
+            )
+            for i in found.accused
+        )
+        worst = min(m.busbw or 0.0 for pair, m in pairs.items() if set(pair) & set(found.accused))
+        named = ", ".join(gpus[i].uuid for i in found.accused)
+        reason = (
+            f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {found.reference:.1f} among themselves; "
+            "take it out of service and contact support."
+        )
+        return _failed("SLOW_GPU", reason, findings, clears=clears, bar=bar, subject=gpus[found.accused[0]].uuid)
+    links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in found.links)
+    where = f"only the link between {links} is slow" if links else "no GPU stands out from the others"
+    finding = Finding(
+        "SLOW_NODE",
+        "SLOW_NODE: NCCL between the GPUs of this node is slower than its floor",
+        fatal=False,
+        action=Action.CONTACT_SUPPORT,
+        metadata={**bar.metadata, **by_pair},
+    )
+    reason = f"{against} twice, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
+    return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
+
+
+def topology(gpus: Sequence[Gpu], bar: Bar, without: float, path: str) -> Verdict:
+    """The workload's topology file makes a healthy node slow."""
+    finding = Finding(
+        "TOPOLOGY_FILE",
+        "TOPOLOGY_FILE: the topology file of a workload makes NCCL slow on this node",
+        fatal=False,
+        action=Action.NONE,
+        metadata={**bar.metadata, "without_file_gbps": f"{without:.2f}", "file": path},
+    )
+    reason = f"{bar.text} with NCCL_TOPO_FILE={path}, and {without:.1f} without it; the GPUs are healthy, mend or remove the file."
+    return _failed("TOPOLOGY_FILE", reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar)
+
+
+def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
+    """Data came out wrong. No threshold is involved, so this is fatal even where only the node can be named."""
+    metadata = {"wrong_elements": f"{result.wrong:g}", "size": size_text(result.size)}
+    clears = _some(gpus, found.good, DATA)
+    count = f"{result.wrong:g} wrong elements in an all-reduce of {size_text(result.size)}"
+    if found.accused:
+        findings = tuple(
+            Finding(
+                "WRONG_DATA",
+                f"WRONG_DATA: NCCL gets wrong data with {gpus[i].uuid} and right data between the other GPUs of the node",
+                fatal=True,
+                action=Action.CONTACT_SUPPORT,
+                subject=Subject(DATA, gpus[i].uuid),
+                metadata=metadata,
+            )
+            for i in found.accused
+        )
+        named = ", ".join(gpus[i].uuid for i in found.accused)
+        reason = f"{count}; only pairs with {named} are wrong: take it out of service and contact support."
+        return _failed("WRONG_DATA", reason, findings, clears=clears, subject=gpus[found.accused[0]].uuid)
+    finding = Finding(
+        "WRONG_DATA",
+        "WRONG_DATA: NCCL gets wrong data between the GPUs of this node",
+        fatal=True,
+        action=Action.CONTACT_SUPPORT,
+        metadata=metadata,
+    )
+    reason = f"{count}, and no single GPU can be told as the cause; take the node out of service and contact support."
+    return _failed("WRONG_DATA", reason, (finding,), clears=clears)
+
+
+def device(gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError) -> Verdict:
+    """A fault that only a device has; the GPU is named where NCCL printed its number."""
+    gpu = gpus[ran[error.device]].uuid if error.device is not None and error.device < len(ran) else None
+    subject = Subject(DEVICE, gpu) if gpu is not None else Subject()
+    where = gpu or "a GPU of this node"
+    finding = Finding(
+        error.code,
+        f"{error.code}: {error.says} on {where}",
+        fatal=True,
+        action=error.action,
+        subject=subject,
+        metadata={"line": error.line},
+    )
+    reason = f'{error.says} on {where} ("{error.line}"); take it out of service and contact support.'
+    return _failed(error.code, reason, (finding,), subject=gpu or "")
+
+
+def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
+    """The driver itself has lost GPUs during the run."""
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid in words]
+    findings = tuple(
+        Finding(
+            "GPU_LOST",
+            f"GPU_LOST: the driver has lost {uuid}",
+            fatal=True,
+            action=Action.CONTACT_SUPPORT,
+            subject=Subject(DEVICE, uuid),
+            metadata={"driver": words[uuid]},
+        )
+        for uuid in uuids
+    )
+    reason = f'the driver has lost {", ".join(uuids)} ("{words[uuids[0]]}"); take the node out of service and contact support.'
+    return _failed("GPU_LOST", reason, findings, subject=uuids[0])
+
+
+def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast) -> Verdict:
+    """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast names."""
+    named = [gpus[i].uuid for i in found.accused]
+    subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
+    findings = tuple(
+        Finding(
+            error.code,
+            f"{error.code}: {error.says} on {subject.gpu_uuid or 'this node'}",
+            fatal=bool(named) and error.fatal,
+            action=error.action,
+            subject=subject,
+            metadata={"line": error.line},
+        )
+        for subject in subjects
+    )
+    who = f"only with {', '.join(named)}" if named else "and no single GPU can be told as the cause"
+    reason = (
+        f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
+    )
+    return _failed(
+        error.code, reason, findings, clears=_some(gpus, found.good, DEVICE), subject=named[0] if named else ""
+    )
+
+
+def _failed(
+    code: str,
+    reason: str,
+    findings: tuple[Finding, ...],
+    *,
+    clears: frozenset[Subject] = frozenset(),
+    bar: Bar | None = None,
+    subject: str = "",
+) -> Verdict:
+    blamed = {finding.subject for finding in findings}
+    return Verdict(
+        Outcome.FAILED,
+        code,
+        reason,
+        findings,
+        clears - blamed,
+        subject,
+        round(bar.measured, 2) if bar else None,
+        bar.expected if bar else None,
+    )
+
+
+# --- inconclusive
+
+
+def environment(error: NcclError, shm: str) -> Verdict:
+    """The container or the node's software lacks something; it says nothing about the GPUs."""
+    room = f" ({shm})" if error.code == "SHM_FULL" and shm else ""
+    return Verdict.inconclusive(error.code, f'{error.says}{room} ("{error.line}"); {error.fix}.')
+
+
+def memory(result: Measurement) -> Verdict:
+    """Even the smallest size does not fit."""
+    return Verdict.inconclusive(
+        "GPU_MEMORY",
+        f"the GPUs' memory does not suffice for {size_text(result.size)}; find what else holds memory on them (nvidia-smi).",
+    )
+
+
+def refused(error: NcclError) -> Verdict:
+    """NCCL was asked for something it refuses, or gave up waiting."""
+    return Verdict.inconclusive(error.code, f'{error.says} ("{error.line}"); no verdict about the GPUs.')
+
+
+def not_verified(result: Measurement) -> Verdict:
+    """A bandwidth without correctness is no pass."""
+    return Verdict.inconclusive(
+        "NOT_VERIFIED",
+        f'all_reduce_perf {result.version} compared no element ("{result.said}"); is it a patched build?',
+    )
+
+
+def hung(result: Measurement) -> Verdict:
+    """The time was up."""
+    last = f'; its last words: "{result.said}"' if result.said else ""
+    return Verdict.inconclusive(
+        "CHECK_TIMEOUT",
+        f"all_reduce_perf did not end in time{last}; raise CHECK_TIMEOUT if this hardware is just slow to start, else see the driver's log on the node.",
+    )
+
+
+def unexplained(result: Measurement) -> Verdict:
+    """It ended without a result and without a reason."""
+    if result.status < 0 or result.status > 128:
+        signal = -result.status if result.status < 0 else result.status - 128
+        return Verdict.inconclusive("TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}").')
+    return Verdict.inconclusive(
+        "NO_RESULT",
+        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.said}"); see the lines above.',
+    )
+
+
+def _all(gpus: Sequence[Gpu], tests: Iterable[str]) -> frozenset[Subject]:
+    return frozenset(Subject(test, gpu.uuid) for test in tests for gpu in gpus)
+
+
+def _some(gpus: Sequence[Gpu], numbers: Iterable[int], test: str) -> frozenset[Subject]:
+    return frozenset(Subject(test, gpus[i].uuid) for i in numbers)

@@ -1,0 +1,5 @@
+"""`python -m preflight_gang` is `preflight-gang`."""
+
+from .cli import main
+
+main()

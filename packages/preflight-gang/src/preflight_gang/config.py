@@ -1,0 +1,91 @@
+"""The controller's configuration. One Struct is the schema; :func:`parse` lists *every* problem of a file with its path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+import msgspec
+import yaml
+from msgspec import Meta
+from preflight_proto import names
+from preflight_proto.durations import parse_duration
+
+__all__ = ["Config", "ConfigError", "json_schema", "parse"]
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What `preflight-gang run --config FILE` reads.
+
+    ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
+    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once.
+    """
+
+    checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
+    lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    writes: Annotated[int, Meta(ge=1, le=256)] = 32
+
+    @property
+    def lease_seconds(self) -> float:
+        return parse_duration(self.lease_duration)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
+    return msgspec.json.schema(Config)
+
+
+_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
+
+
+def parse(text: str) -> Config:
+    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
+        raise ConfigError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); mend it there."]) from None
+    if raw is None:
+        raw = {}
+    problems = [_sentence(error) for error in sorted(_VALIDATOR.iter_errors(raw), key=lambda e: e.json_path)]
+    if not problems:
+        config = msgspec.convert(raw, Config)
+        problems = _meaning(config)
+        if not problems:
+            return config
+    raise ConfigError(problems)
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    where = error.json_path.removeprefix("$").removeprefix(".") or "the file"
+    shown = str(error.instance) if len(str(error.instance)) <= 60 else str(error.instance)[:57] + "…"
+    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
+        known = sorted(error.schema.get("properties", {}))
+        unknown = sorted(set(error.instance) - set(known)) if isinstance(error.instance, dict) else []
+        return f"{where}: unknown key {', '.join(unknown)}; known here are {', '.join(known)}."
+    return f'{where}: "{shown}" is not allowed ({error.validator} {error.validator_value}); change it.'
+
+
+def _meaning(config: Config) -> list[str]:
+    problems = []
+    try:
+        if config.lease_seconds < 1:
+            problems.append(f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.')
+    except ValueError as error:
+        problems.append(f"leaseDuration: {error}.")
+    twice = sorted({name for name in config.checks if config.checks.count(name) > 1})
+    if twice:
+        problems.append(f"checks: {', '.join(twice)} named more than once; name each check once.")
+    return problems

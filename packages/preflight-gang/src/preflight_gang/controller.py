@@ -1,0 +1,295 @@
+"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events.
+
+Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that matters: all of it stands in the pods
+and in one ConfigMap a gang, so whoever leads next goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+from preflight_proto import names
+from preflight_proto.stamp import ContractError, configmap_name
+
+from .config import Config
+from .kube.client import Client
+from .kube.lease import Leadership
+from .kube.reflector import Change, Reflector
+from .lookup import Objects
+from .membership import Key, Member, key_of, member
+from .metrics import Metrics
+from .objects import ConfigMap, Pod
+from .results import ended_checks, event_of
+from .sealing import Answer, Gang, decide
+from .sizes import Kind
+from .sizing import object_of, size
+from .sources import SOURCES
+from .workqueue import Queue
+from .writer import Writer, obstacle, record_in
+
+__all__ = ["Controller"]
+
+FIRST_WAIT: Final = 1.0
+"""Seconds that a new gang is given to complete before its members are told to wait: most do, and need only one write."""
+NEXT_WAIT: Final = 5.0
+"""Seconds, at least, between two rounds of telling the same members who is still missing; more for large gangs."""
+RETRY: Final = 1.0
+"""Seconds after which what the API server refused or did not answer is tried again."""
+LOOK_AGAIN: Final = 0.1
+OBSTRUCTED: Final = 15.0
+"""Seconds after which it is seen whether a ConfigMap that is not ours has given way."""
+REPORTERS: Final = 4
+SETTLERS: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+        self._client, self._config, self._metrics = client, config, metrics
+        self._members: dict[Key, dict[str, Member]] = {}
+        self._key_by_uid: dict[str, Key] = {}
+        self._config_maps: dict[tuple[str, str], ConfigMap] = {}
+        self._pods: dict[str, Pod] = {}  # injected ones, for their results
+        self._counted: dict[str, set[str]] = {}
+        self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
+        self._since: dict[Key, float] = {}  # first address of a gang that is not sealed yet
+        self._waits: dict[Key, float] = {}  # when its members were last told to wait
+        self.gangs: Queue[Key] = Queue()
+        self.reports: Queue[str] = Queue()
+        self._objects = Objects(client, self._object_changed)
+        selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
+        self._reflectors = [
+            Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
+            for selector in selected
+        ]
+        self._records = Reflector(
+            client,
+            "/api/v1/configmaps",
+            ConfigMap,
+            on_change=self._config_map_changed,
+            params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
+        )
+
+        self._synced = [*(reflector.synced for reflector in self._reflectors), self._records.synced]
+
+    # --- what changes in the cluster
+
+    async def mirror(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        async with anyio.create_task_group() as group:
+            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run):
+                group.start_soon(run)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been read once."""
+        return all(event.is_set() for event in self._synced)
+
+    async def wait_synced(self) -> None:
+        for event in self._synced:
+            await event.wait()
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        pod, uid = change.object, change.key
+        if change.kind == "deleted":
+            self._pods.pop(uid, None)
+            self._counted.pop(uid, None)
+            self._ignored.discard(uid)
+        elif names.CHECKED_LABEL in pod.metadata.labels:
+            self._pods[uid] = pod
+            self.reports.add(uid)
+        before = self._key_by_uid.get(uid)
+        key = self._place(pod, gone=change.kind == "deleted")
+        for one in {before, key} - {None}:
+            assert one is not None
+            self.gangs.add(one)
+
+    def _place(self, pod: Pod, *, gone: bool) -> Key | None:
+        """Put the pod's member where it belongs; the gang it belongs to now."""
+        uid = pod.metadata.uid
+        try:
+            stamped = None if gone else key_of(pod)
+        except ContractError as error:
+            stamped = None
+            if uid not in self._ignored:
+                self._ignored.add(uid)
+                self._metrics.config_errors.labels("stamp").inc()
+                log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
+        before = self._key_by_uid.pop(uid, None)
+        if before is not None and (stamped is None or stamped[0] != before):
+            gang = self._members[before]
+            gang.pop(uid, None)
+            if not gang:
+                del self._members[before]
+                self._since.pop(before, None)
+                self._waits.pop(before, None)
+        if stamped is None:
+            return None
+        key, stamp = stamped
+        one = member(pod, stamp)
+        self._members.setdefault(key, {})[uid] = one
+        self._key_by_uid[uid] = key
+        if one.ip and one.alive:
+            self._since.setdefault(key, time.monotonic())
+        self._metrics.gangs.set(len(self._members))
+        return key
+
+    def _config_map_changed(self, change: Change[ConfigMap]) -> None:
+        about = change.object.metadata
+        place = (about.namespace, about.name)
+        if change.kind == "deleted":
+            self._config_maps.pop(place, None)
+        else:
+            self._keep(change.object)
+        if raw := about.annotations.get(names.PREFIX + "gang-id"):
+            self.gangs.add((about.namespace, raw))
+
+    def _keep(self, found: ConfigMap) -> None:
+        """The newer of what is known and what is found: our own write may be ahead of the watch."""
+        place = (found.metadata.namespace, found.metadata.name)
+        known = self._config_maps.get(place)
+        if known is None or known.metadata.uid != found.metadata.uid or _version(known) <= _version(found):
+            self._config_maps[place] = found
+
+    def _object_changed(self, kind: Kind, namespace: str, name: str) -> None:
+        """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
+        for key, members in self._members.items():
+            if namespace and key[0] != namespace:
+                continue
+            named = object_of(tuple(members.values()))
+            if named is not None and kind in SOURCES.get(named[0], ()) and (not name or named[1] == name):
+                self.gangs.add(key)
+
+    # --- what the leader does
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Settle every gang and report every result, until cancelled."""
+        await self.wait_synced()
+        writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics)
+        for key in self._members:
+            self.gangs.add(key)
+        for uid in self._pods:
+            self.reports.add(uid)
+        async with anyio.create_task_group() as group:
+            for _ in range(SETTLERS):
+                group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
+            for _ in range(REPORTERS):
+                group.start_soon(self.reports.work, lambda uid: self._report(writer, uid), RETRY)
+
+    def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:
+        """All that is known of a gang now; None when it has no member left."""
+        members = self._members.get(key)
+        if not members:
+            return None
+        namespace, raw = key
+        name = configmap_name(namespace, raw)
+        everyone = tuple(sorted(members.values(), key=lambda m: (m.name, m.uid)))
+        return Gang(
+            namespace=namespace,
+            id=raw,
+            config_map=name,
+            members=everyone,
+            sized=size(namespace, raw, everyone, self._objects.find),
+            record=record_in(self._config_maps.get((namespace, name))),
+            obstacle=obstacle(obstructed_by),
+        )
+
+    async def _settle(self, writer: Writer, key: Key) -> float | None:
+        """One look at one gang; returns after how many seconds to look again, if unasked."""
+        gang = self.gang(key)
+        if gang is None:
+            return None
+        decision = decide(gang)
+        if decision.seal:
+            gang = await self._commit(writer, key, gang, decision.seal)
+            if gang is None:
+                return LOOK_AGAIN
+            decision = decide(gang)
+        again = self._pace(key, gang, decision.answers)
+        if not await writer.tell(gang, decision.answers):
+            return RETRY
+        return OBSTRUCTED if gang.obstacle else again
+
+    async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang | None:
+        """The gang as it is after the attempt to seal it; None when it must be looked at again first."""
+        place = (gang.namespace, gang.config_map)
+        written = await writer.commit(gang, chosen, self._config_maps.get(place))
+        if written is not None:
+            self._keep(written)
+            self._sealed(key)
+            return self.gang(key)
+        # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the watch may be behind.
+        found = await writer.read(gang)
+        if found is None:
+            self._config_maps.pop(place, None)
+        elif obstacle(found):
+            return self.gang(key, found)
+        else:
+            self._keep(found)
+        return None
+
+    def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
+        """Leave out the waits that are too early to tell; after how many seconds they are due."""
+        waiting = [uid for uid, answer in answers.items() if answer.answer == "wait"]
+        if not waiting:
+            return None
+        now = time.monotonic()
+        told = self._waits.get(key)
+        due = (
+            self._since.setdefault(key, now) + FIRST_WAIT if told is None else told + max(NEXT_WAIT, len(waiting) / 20)
+        )
+        if now >= due:
+            self._waits[key] = now
+            return None
+        for uid in waiting:
+            del answers[uid]
+        return due - now
+
+    def _sealed(self, key: Key) -> None:
+        self._waits.pop(key, None)
+        since = self._since.pop(key, None)
+        if since is not None:
+            owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
+            workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
+            self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
+                time.monotonic() - since
+            )
+
+    async def _report(self, writer: Writer, uid: str) -> float | None:
+        """Count each run of the pod's checks once, and create its Event."""
+        pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        counted = self._counted.setdefault(uid, set())
+        for ended in ended_checks(pod, self._config.checks):
+            if ended.run in counted:
+                continue
+            new = await writer.event(event_of(pod, ended, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+            if new is None:
+                return RETRY
+            counted.add(ended.run)
+            if not new:
+                continue
+            result = ended.result
+            self._metrics.checks.labels(ended.check, result.outcome).inc()
+            self._metrics.duration.labels(ended.check).observe(ended.seconds)
+            if result.outcome in {"failed", "inconclusive", "misconfigured"}:
+                self._metrics.failures.labels(
+                    ended.check,
+                    self._metrics.bounded("node", pod.spec.node_name),
+                    self._metrics.bounded("error_code", result.code),
+                ).inc()
+        return None
+
+
+def _version(found: ConfigMap) -> int:
+    """Resource versions of one resource are comparable as numbers (KEP-5504); what is no number counts as oldest."""
+    text = found.metadata.resource_version
+    return int(text) if text.isdigit() else 0

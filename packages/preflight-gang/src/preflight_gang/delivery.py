@@ -1,0 +1,166 @@
+"""From decisions to what is written: the gang's ConfigMap, which commits a generation, and each member's roster.
+
+Pure. The token and the ports are part of the record, so whoever leads when it is delivered delivers the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.roster import Roster, encode_roster
+
+from .membership import Member
+from .objects import ConfigMap, OwnerReference
+from .sealing import Answer, Gang, Record, Seat
+
+__all__ = ["ROSTER_VERSION", "config_map", "owned_by", "record_of", "roster_patch", "seal"]
+
+ROSTER_VERSION: Final = 1
+PORT: Final = 29500
+"""torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next one."""
+
+_HOST_PORTS: Final = range(20000, 30000, 2)
+"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range."""
+
+_MAX_OWNERS: Final = 16
+_RECORD: Final = "members"
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of ``members``: one line of JSON."""
+
+    v: int
+    token: str
+    master_port: int
+    control_port: int
+    members: tuple[Seat, ...]
+
+
+def seal(gang: Gang, chosen: Sequence[Member], token: str) -> Record:
+    """The next generation of ``gang``, ranks in the order of ``chosen``."""
+    generation = gang.generation + 1
+    port = PORT
+    if any(m.host_network for m in chosen):
+        digest = hashlib.sha256(f"{gang.namespace}\0{gang.id}\0{generation}".encode()).digest()
+        port = _HOST_PORTS[int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)]
+    return Record(
+        generation=generation,
+        seats=tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen),
+        token=token,
+        master_port=port,
+        control_port=port + 1,
+    )
+
+
+def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, Any]:
+    """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next leader.
+
+    ``resource_version`` is that of the ConfigMap to replace, empty for a new one.
+    """
+    metadata: dict[str, Any] = {
+        "name": gang.config_map,
+        "namespace": gang.namespace,
+        "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+        "annotations": {names.PREFIX + "gang-id": gang.id},
+        "ownerReferences": _owners(gang.members, {seat.uid for seat in record.seats}),
+    }
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
+    stored = _Stored(
+        v=1,
+        token=record.token,
+        master_port=record.master_port,
+        control_port=record.control_port,
+        members=record.seats,
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {
+            "expected_count": str(len(record.seats)),
+            "generation": str(record.generation),
+            "master_addr": record.seats[0].ip,
+            "peers": "".join(f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)),
+            _RECORD: msgspec.json.encode(stored).decode(),
+        },
+    }
+
+
+def owned_by(found: ConfigMap) -> bool:
+    """Whether a ConfigMap is ours to write."""
+    return found.metadata.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
+
+
+def record_of(found: ConfigMap) -> Record | None:
+    """The record in one of our ConfigMaps; None when a hand has made it unreadable."""
+    try:
+        generation = int(found.data.get("generation", "0"))
+        stored = msgspec.json.decode(found.data[_RECORD], type=_Stored)
+    except (KeyError, ValueError, msgspec.MsgspecError):
+        return None
+    return Record(
+        generation=generation,
+        seats=stored.members,
+        token=stored.token,
+        master_port=stored.master_port,
+        control_port=stored.control_port,
+    )
+
+
+def roster_patch(member: Member, answer: Answer, record: Record | None, epoch: int) -> list[dict[str, Any]] | None:
+    """The JSON Patch that tells ``member`` its answer, or None when it has been told already, by whichever leader.
+
+    Its tests make it fail when the pod is another one or has been told something else in the meantime: a leader that was
+    paused cannot overwrite what its successor has said.
+    """
+    roster = _roster(member, answer, record, epoch)
+    if member.told is not None and msgspec.structs.replace(member.told, epoch=epoch) == roster:
+        return None
+    path = "/metadata/annotations/" + names.ROSTER_ANNOTATION.replace("/", "~1")
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": member.uid},
+        {"op": "test", "path": path, "value": member.roster},
+        {"op": "replace", "path": path, "value": encode_roster(roster)},
+    ]
+
+
+def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -> Roster:
+    common: dict[str, Any] = {
+        "v": ROSTER_VERSION,
+        "pod_uid": member.uid,
+        "generation": answer.generation,
+        "epoch": epoch,
+    }
+    if answer.rank is None or record is None:
+        return Roster(**common, answer=answer.answer, missing=answer.missing, reason=answer.reason)
+    return Roster(
+        **common,
+        answer="sealed",
+        rank=answer.rank,
+        nnodes=len(record.seats),
+        master_addr=record.seats[0].ip,
+        master_port=record.master_port,
+        control_port=record.control_port,
+        token=record.token,
+    )
+
+
+def _owners(members: Sequence[Member], sealed: set[str]) -> list[Mapping[str, Any]]:
+    """Whose end ends the ConfigMap: the members' common controller, else some of the members themselves."""
+    here = [m for m in members if m.uid in sealed]
+    owners = {m.owner for m in here}
+    owner = owners.pop() if len(owners) == 1 else None
+    references = [owner] if owner is not None else [_pod_reference(m) for m in here[:_MAX_OWNERS]]
+    return [
+        {"apiVersion": o.api_version, "kind": o.kind, "name": o.name, "uid": o.uid, "blockOwnerDeletion": False}
+        for o in references
+    ]
+
+
+def _pod_reference(member: Member) -> OwnerReference:
+    return OwnerReference(api_version="v1", kind="Pod", name=member.name, uid=member.uid)

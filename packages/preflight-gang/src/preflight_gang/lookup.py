@@ -1,0 +1,136 @@
+"""The objects that know sizes, mirrored from the moment a gang asks for one of their kind.
+
+The served version of each API is discovered; an API that the cluster does not have is looked for again every minute, and until
+then its objects are simply not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import anyio.abc
+import msgspec
+
+from .kube.client import Client, KubeError
+from .kube.reflector import Change, Reflector
+from .sizes import Kind, Known
+from .sources import SOURCES
+
+__all__ = ["Objects", "served"]
+
+ABSENT_RETRY: Final = 60.0
+_FIRST_RETRY: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Objects:
+    """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come, changed or gone.
+
+    ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or that there can be none.
+    """
+
+    def __init__(self, client: Client, changed: Callable[[Kind, str, str], None]) -> None:
+        self._client, self._changed = client, changed
+        self._found: dict[tuple[Kind, str, str], Known] = {}
+        self._state: dict[Kind, str] = {}
+        self._group: anyio.abc.TaskGroup | None = None
+
+    def find(self, source: str, namespace: str, name: str) -> Known | str:
+        """The object, or why it cannot be had (fits behind its kind and name). The first question begins the mirroring."""
+        troubles = []
+        for kind in SOURCES[source]:
+            if (found := self._found.get((kind, namespace, name))) is not None:
+                return found
+            if kind not in self._state:
+                self._state[kind] = "cannot be read yet"
+                if self._group is not None:
+                    self._group.start_soon(self._mirror, kind)
+            troubles.append(self._state[kind])
+        return "does not exist yet" if "" in troubles else troubles[0]
+
+    async def run(self) -> None:
+        """Keep them current until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for kind in self._state:  # asked for before
+                group.start_soon(self._mirror, kind)
+            await anyio.sleep_forever()
+
+    async def _mirror(self, kind: Kind) -> None:
+        path = await self._discover(kind)
+
+        def on_change(change: Change[Known]) -> None:
+            about = change.object.metadata
+            key = (kind, about.namespace, about.name)
+            if change.kind == "deleted":
+                self._found.pop(key, None)
+            else:
+                self._found[key] = change.object
+            self._changed(*key)
+
+        reflector = Reflector(self._client, path, kind.type, on_change=on_change)
+        async with anyio.create_task_group() as group:
+            group.start_soon(reflector.run)
+            await reflector.synced.wait()
+            self._tell(kind, "")
+
+    async def _discover(self, kind: Kind) -> str:
+        pause = _FIRST_RETRY
+        while True:
+            try:
+                path = await served(self._client, kind)
+            except KubeError as error:
+                self._tell(kind, f"cannot be read: {error}")
+                await anyio.sleep(pause)
+                pause = min(2 * pause, ABSENT_RETRY)
+                continue
+            if path is not None:
+                log.info("objects that know sizes", extra={"about": {"path": path}})
+                return path
+            self._tell(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
+            await anyio.sleep(ABSENT_RETRY)
+
+    def _tell(self, kind: Kind, state: str) -> None:
+        if self._state.get(kind) != state:
+            self._state[kind] = state
+            self._changed(kind, "", "")
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    group_version: str
+
+
+class _Group(msgspec.Struct, rename="camel"):
+    name: str
+    versions: list[_Version]
+    preferred_version: _Version
+
+
+class _Groups(msgspec.Struct):
+    groups: list[_Group]
+
+
+class _Resource(msgspec.Struct):
+    name: str
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Resource]
+
+
+async def served(client: Client, kind: Kind) -> str | None:
+    """The path of a kind's collection, in the version that the cluster prefers of those that have it; None where none has.
+
+    Raises :class:`KubeError` when the cluster does not say.
+    """
+    groups = await client.get("/apis", _Groups)
+    known = next((group for group in groups.groups if group.name == kind.group), None)
+    for version in [known.preferred_version, *known.versions] if known is not None else []:
+        listed = await client.get(f"/apis/{version.group_version}", _Resources)
+        if any(one.name == kind.resource for one in listed.resources):
+            return f"/apis/{version.group_version}/{kind.resource}"
+    return None

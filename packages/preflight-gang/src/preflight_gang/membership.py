@@ -1,0 +1,226 @@
+"""From a stamped pod to a member of a gang: where it stands, and why it is not further.
+
+Pure. The stamp is the webhook's word about identity; here it is believed only when it proves itself (label and ConfigMap name
+follow from namespace and raw id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.result import Result, from_termination
+from preflight_proto.roster import Roster, decode_roster
+from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash
+
+from .objects import ContainerStatus, OwnerReference, Pod, Terminated
+
+_POD_GROUP: Final = "pod-group-name"
+"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
+
+__all__ = ["Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member"]
+
+Key = tuple[str, str]
+"""A gang: namespace and raw id."""
+
+
+class Stage(StrEnum):
+    """How far a member is on its way to the gang's test."""
+
+    STARTING = "starting"  # no address yet
+    CHECKING = "checking"  # has an address; its gang check has not begun
+    WAITING = "waiting"  # its gang check runs
+    PASSED = "passed"  # its gang check let it pass
+    FAILED = "failed"  # a check has failed and has not been started again
+    GONE = "gone"  # terminal, being deleted, or past its checks without one for the gang
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The check that failed last. ``own``: it was the gang's own test, so every member of that generation has the same."""
+
+    check: str
+    code: str
+    reason: str
+    own: bool
+    at: datetime | None
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod of a gang.
+
+    ``attempt`` is the restart count of its gang check. ``roster`` is what it was told last, as written, and ``told`` the same read
+    (None where nothing readable is there). ``pod_group`` names the object that knows the size where the stamp could not.
+    """
+
+    uid: str
+    name: str
+    node: str
+    ip: str
+    host_network: bool
+    created: datetime | None
+    takes_part: bool
+    attempt: int
+    stage: Stage
+    why: str
+    failure: Failure | None
+    terminal: bool
+    roster: str
+    told: Roster | None
+    owner: OwnerReference | None
+    size: int | None
+    object: str | None
+    source: str
+    pod_group: str | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still can take part in a test."""
+        return self.takes_part and self.stage is not Stage.GONE and not self.terminal
+
+
+def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
+    """The gang that a pod is stamped for; None when it carries no stamp.
+
+    Raises :class:`ContractError` for a stamp that cannot be read or that does not match the pod.
+    """
+    text = pod.metadata.annotations.get(names.GANG_ANNOTATION)
+    if text is None:
+        return None
+    stamp = decode_stamp(text)
+    namespace = pod.metadata.namespace
+    if stamp.config_map != configmap_name(namespace, stamp.id):
+        raise ContractError(f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}")
+    if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id):
+        raise ContractError(f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}")
+    return (namespace, stamp.id), stamp
+
+
+def gang_check(pod: Pod) -> str | None:
+    """The init container that is told about the gang: the first that mounts its volume."""
+    for container in pod.spec.init_containers:
+        if container.name.startswith(names.CONTAINER_PREFIX) and any(
+            mount.name == names.GANG_VOLUME for mount in container.volume_mounts
+        ):
+            return container.name
+    return None
+
+
+def member(pod: Pod, stamp: Stamp) -> Member:
+    """The member that ``pod`` is."""
+    check = gang_check(pod)
+    own = next((s for s in pod.status.init_container_statuses if s.name == check), None)
+    terminal = pod.status.phase in {"Succeeded", "Failed"}
+    roster = pod.metadata.annotations.get(names.ROSTER_ANNOTATION, "")
+    before = _before(pod, check)
+    failure = _failure(before, own)
+    stage, why = _stage(pod, own, before, failure)
+    return Member(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        node=pod.spec.node_name,
+        ip=pod.status.pod_ip,
+        host_network=pod.spec.host_network,
+        created=pod.metadata.creation_timestamp,
+        takes_part=stamp.takes_part and check is not None,
+        attempt=own.restart_count if own else 0,
+        stage=stage,
+        why=why,
+        failure=failure,
+        terminal=terminal,
+        roster=roster,
+        told=_told(roster),
+        owner=next((owner for owner in pod.metadata.owner_references if owner.controller), None),
+        size=stamp.size,
+        object=stamp.object,
+        source=stamp.source,
+        pod_group=pod.metadata.annotations.get(_POD_GROUP) if stamp.source == "owner" else None,
+    )
+
+
+def _told(roster: str) -> Roster | None:
+    try:
+        return decode_roster(roster) if roster else None
+    except ContractError:
+        return None
+
+
+def ended(status: ContainerStatus) -> Terminated | None:
+    """How a container ended when it is not running again: terminated, or waiting to be started once more."""
+    if status.state.terminated:
+        return status.state.terminated
+    return status.last_state.terminated if status.state.waiting else None
+
+
+def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
+    """The init containers that run before the gang check (all of them where there is none)."""
+    statuses = {status.name: status for status in pod.status.init_container_statuses}
+    found = []
+    for container in pod.spec.init_containers:
+        if container.name == check:
+            break
+        if container.name in statuses:
+            found.append(statuses[container.name])
+    return found
+
+
+def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> Failure | None:
+    for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
+        end = ended(status)
+        if end is not None and end.exit_code != 0:
+            result = read(status.name, end)
+            return Failure(
+                check=status.name.removeprefix(names.CONTAINER_PREFIX),
+                code=result.code,
+                reason=result.reason or f"exit status {end.exit_code}",
+                own=is_own,
+                at=end.finished_at,
+            )
+    return None
+
+
+def read(container: str, end: Terminated) -> Result:
+    """What a terminated check has to say (never raises)."""
+    return from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
+
+
+def _stage(
+    pod: Pod, own: ContainerStatus | None, before: Sequence[ContainerStatus], failure: Failure | None
+) -> tuple[Stage, str]:
+    if pod.metadata.deletion_timestamp is not None:
+        return Stage.GONE, "being deleted"
+    if failure is not None:
+        at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+        return Stage.FAILED, f"failed {failure.check}{at}: {failure.code}"
+    if own is not None and own.state.terminated is not None:
+        return Stage.PASSED, "passed"
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return Stage.GONE, f"{pod.status.phase.lower()}"
+    if not pod.status.pod_ip:
+        return Stage.STARTING, _why_no_address(pod)
+    if own is not None and own.state.running is not None:
+        return Stage.WAITING, "waiting"
+    # Addressed, and on its way through what runs before: the slowest of it is worth naming.
+    running = next((s.name for s in before if s.state.running is not None), "")
+    blocked = next((s for s in before if s.state.waiting is not None and s.state.waiting.reason in _STUCK), None)
+    if blocked is not None and blocked.state.waiting is not None:
+        return Stage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
+    return Stage.CHECKING, f"running {running}" if running else "starting its checks"
+
+
+_STUCK = frozenset(
+    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
+)
+
+
+def _why_no_address(pod: Pod) -> str:
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status != "True":
+            told = f": {condition.message}" if condition.message else ""
+            return f"{condition.reason or 'not scheduled'}{told}"
+    if not pod.spec.node_name:
+        return "not scheduled yet"
+    return f"starting on {pod.spec.node_name}"

@@ -1,0 +1,115 @@
+"""From terminated checks to what operators see of them: counts, and one Kubernetes Event a run.
+
+Pure. The Event's name follows from the run, so creating it is what makes a run counted: whoever finds it there already, after a
+restart or under another leader, does not count it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.result import Result
+
+from .membership import read
+from .objects import ContainerStatus, Pod, Terminated
+
+__all__ = ["Ended", "ended_checks", "event_of"]
+
+_REASONS: Final = {
+    "passed": "PreflightPassed",
+    "skipped": "PreflightSkipped",
+    "failed": "PreflightFailed",
+    "misconfigured": "PreflightMisconfigured",
+    "inconclusive": "PreflightInconclusive",
+}
+_MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's."""
+
+    run: str
+    check: str
+    result: Result
+    exit_code: int
+    started: datetime | None
+    finished: datetime | None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took: by its own account, else by the kubelet's."""
+        if self.result.duration > 0 or self.started is None or self.finished is None:
+            return self.result.duration
+        return max(0.0, (self.finished - self.started).total_seconds())
+
+
+def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[Ended]:
+    """The runs that the pod's status tells of: of each configured check the last, and the one before it where it was restarted.
+
+    What calls itself a check without being configured is not read: its name would become a label of ours.
+    """
+    for status in pod.status.init_container_statuses:
+        check = status.name.removeprefix(names.CONTAINER_PREFIX)
+        if status.name.startswith(names.CONTAINER_PREFIX) and check in configured:
+            yield from _of(status, check)
+
+
+def _of(status: ContainerStatus, check: str) -> Iterator[Ended]:
+    ends: list[Terminated | None] = [status.last_state.terminated, status.state.terminated]
+    for end in ends:
+        # Without an id the container was never started: it says nothing about a run.
+        if end is not None and end.container_id:
+            yield Ended(
+                run=end.container_id,
+                check=check,
+                result=read(status.name, end),
+                exit_code=end.exit_code,
+                started=end.started_at,
+                finished=end.finished_at,
+            )
+
+
+def event_of(pod: Pod, ended: Ended, now: str) -> dict[str, Any]:
+    """The Event about one run, to be created at ``now`` (RFC 3339)."""
+    about = pod.metadata
+    digest = hashlib.sha256(f"{about.uid}\0{ended.check}\0{ended.run}".encode()).hexdigest()[:16]
+    good = ended.result.outcome in {"passed", "skipped"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": about.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": about.name,
+            "namespace": about.namespace,
+            "uid": about.uid,
+            "fieldPath": f"spec.initContainers{{{names.container_name(ended.check)}}}",
+        },
+        "type": "Normal" if good else "Warning",
+        "reason": _REASONS.get(ended.result.outcome, "PreflightInconclusive"),
+        "message": _message(pod, ended),
+        "source": {"component": names.MANAGED_BY, "host": pod.spec.node_name},
+        "reportingComponent": names.MANAGED_BY,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def _message(pod: Pod, ended: Ended) -> str:
+    result = ended.result
+    at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    numbers = ""
+    if result.measured is not None:
+        expected = f" of {result.expected:g} expected" if result.expected is not None else ""
+        numbers = f" ({result.measured:g} GB/s{expected})"
+    code = f" {result.code}" if result.code and result.code != "OK" else ""
+    observed = "" if result.gated else "; observed only, the pod is not held back"
+    text = f"{ended.check}{at} {result.outcome}{code}{numbers}: {result.reason or f'exit status {ended.exit_code}'}{observed}"
+    return "".join(c if c.isprintable() else " " for c in text)[:_MAX_MESSAGE]

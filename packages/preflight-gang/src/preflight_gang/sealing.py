@@ -1,0 +1,207 @@
+"""The state machine of a gang: forming → sealed(generation) → done | failed → forming again.
+
+Pure: :func:`decide` looks at the members as they are and at the one committed record, and says whom to seal and what each
+member is told. There is no other state, so a new leader continues where the old one stopped.
+
+Generations: a sealed roster speaks of generation N, whatever is said while forming speaks of N+1. A check that has joined N in an
+earlier life therefore ignores everything about N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from preflight_proto.roster import Answer as Word
+
+from .membership import Failure, Member, Stage
+from .sizing import Sized
+
+__all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as it was sealed; its place in the record is its rank."""
+
+    uid: str
+    name: str
+    ip: str
+    node: str
+    attempt: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed generation, as it is committed in the gang's ConfigMap."""
+
+    generation: int
+    seats: tuple[Seat, ...]
+    token: str
+    master_port: int
+    control_port: int
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a gang at one moment. ``obstacle``: why nothing can be committed for it, if so."""
+
+    namespace: str
+    id: str
+    config_map: str
+    members: tuple[Member, ...]
+    sized: Sized
+    record: Record | None = None
+    obstacle: str = ""
+
+    @property
+    def generation(self) -> int:
+        """The last one sealed. Where the record was deleted, the members still know it."""
+        told = (m.told.generation for m in self.members if m.told is not None and m.told.answer == "sealed")
+        return max([self.record.generation if self.record else 0, *told])
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member is told; ``rank`` where it is sealed."""
+
+    answer: Word
+    generation: int
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+    rank: int | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """``seal``: the members of the next generation by rank, when it can be sealed now. ``answers`` by uid, for every live member."""
+
+    seal: tuple[Member, ...] = ()
+    answers: dict[str, Answer] = {}
+
+
+def decide(gang: Gang) -> Decision:
+    """What is to be done about ``gang`` now.
+
+    While ``seal`` is set the answers are left out: they follow once the record is committed.
+    """
+    alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
+    playing, over = _generation(gang)
+    if playing and not over:
+        return Decision(answers=_sealed(gang, alive))
+    generation = gang.generation
+    # Who runs with the others of a generation that is over ends with them, with one cause; the rest form the next one.
+    answers = {uid: Answer(answer="fail", generation=generation, reason=over) for uid in playing}
+    forming = [m for m in alive if m.uid not in playing and m.stage is not Stage.PASSED]
+    ready = [m for m in forming if m.stage in _READY]
+    wanted = gang.sized.participants
+    if wanted is not None and len(ready) >= wanted and not gang.obstacle:
+        return Decision(seal=tuple(ready[:wanted]), answers=answers)
+    return Decision(answers=answers | _forming(gang, forming, generation + 1))
+
+
+_READY = frozenset({Stage.CHECKING, Stage.WAITING})
+
+
+def _generation(gang: Gang) -> tuple[frozenset[str], str]:
+    """Who of the record is still on its way to the test or in it, and why the generation is over (empty while it is not).
+
+    One member that has passed has had the verdict of all: from then on nothing that happens to the others changes it.
+    """
+    if gang.record is None:
+        return frozenset(), ""
+    by_uid = {m.uid: m for m in gang.members}
+    playing, passed, causes = set(), False, []
+    for seat in gang.record.seats:
+        now = by_uid.get(seat.uid)
+        if now is not None and now.stage is Stage.PASSED and now.attempt == seat.attempt:
+            passed = True
+        elif (cause := _departed(seat, now)) is not None:
+            causes.append(cause)
+        else:
+            playing.add(seat.uid)
+    if passed or not causes:
+        return frozenset(playing), ""
+    # Of those only who has begun the test itself has joined; the others can still be told anew.
+    joined = frozenset(uid for uid in playing if by_uid[uid].stage is Stage.WAITING)
+    return joined, min(causes)[1]
+
+
+def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
+    """Why a seat's member plays no more, the weightiest kind first; None while it does."""
+    if now is None:
+        return 4, f"{seat.name} is gone"
+    if now.stage is Stage.FAILED and now.failure is not None:
+        return (1 if now.failure.own else 0), _cause(now, now.failure)
+    if now.stage is Stage.GONE:
+        return 4, f"{seat.name} is gone: {now.why}"
+    if now.attempt != seat.attempt:
+        return 2, f"{seat.name} was restarted"
+    if now.ip != seat.ip:
+        return 3, f"{seat.name} has another address"
+    return None
+
+
+def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
+    record = gang.record
+    assert record is not None
+    ranks = {seat.uid: rank for rank, seat in enumerate(record.seats)}
+    answers = {}
+    for one in alive:
+        rank = ranks.get(one.uid)
+        if rank is not None and one.attempt == record.seats[rank].attempt:
+            answers[one.uid] = Answer(answer="sealed", generation=record.generation, rank=rank)
+        elif one.stage is not Stage.PASSED:
+            reason = f"the gang was sealed with the {len(record.seats)} members it needs, and this is not one of them"
+            answers[one.uid] = Answer(answer="skip", generation=record.generation + 1, reason=reason)
+    return answers
+
+
+def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str, Answer]:
+    wanted = gang.sized.participants
+    on_their_way = [m for m in forming if m.stage is not Stage.FAILED]
+    short = wanted is None or len(on_their_way) < wanted
+    if gang.sized.skip:
+        skip = Answer(answer="skip", generation=generation, reason=gang.sized.skip)
+        return {m.uid: skip for m in forming}
+    if short and any(m.stage is Stage.PASSED and not m.terminal for m in gang.members):
+        reason = "the other members have passed their test and have started; there is nobody to test with"
+        return {m.uid: Answer(answer="skip", generation=generation, reason=reason) for m in forming}
+    answers = {}
+    for one in forming:
+        cause = _cause_for(one, gang.members) if short else None
+        if cause is not None:
+            answers[one.uid] = Answer(answer="fail", generation=generation, reason=cause)
+        else:
+            answers[one.uid] = Answer(answer="wait", generation=generation, missing=_missing(gang, one, forming))
+    return answers
+
+
+def _cause_for(one: Member, members: Sequence[Member]) -> str | None:
+    """The failed check of another member that ``one`` need not wait for; a failure before its time is not its own."""
+    for other in sorted(members, key=lambda m: m.name):
+        if other.uid == one.uid or other.stage is not Stage.FAILED or other.failure is None or other.failure.own:
+            continue
+        at = other.failure.at
+        if not other.terminal or at is None or one.created is None or at >= one.created:
+            return _cause(other, other.failure)
+    return None
+
+
+def _cause(who: Member, failure: Failure) -> str:
+    at = f" on {who.node}" if who.node else ""
+    return f"{who.name}{at} failed {failure.check} with {failure.code}"
+
+
+def _missing(gang: Gang, one: Member, forming: Sequence[Member]) -> tuple[str, ...]:
+    wanted = gang.sized.participants
+    if gang.obstacle:
+        return (gang.obstacle,)
+    if wanted is None:
+        return (gang.sized.unknown,)
+    missing = [f"{m.name}: {m.why}" for m in forming if m.stage not in _READY and m.uid != one.uid]
+    absent = wanted - len(forming)
+    if len(missing) > NAMED:
+        missing = [*missing[:NAMED], f"and {len(missing) - NAMED} more"]
+    if absent > 0:
+        missing.append(f"{absent} of {wanted} members: no such pod yet")
+    return tuple(missing)
+
+
+NAMED = 8
+"""How many missing members are named; a roster is an annotation of every member."""

@@ -1,0 +1,88 @@
+"""One replica from start to end: mirror the cluster, stand for leadership, act while leading, leave cleanly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+import uuid
+
+import anyio
+
+from .config import Config
+from .controller import Controller
+from .health import HealthServer
+from .kube.client import Client
+from .kube.connection import Connection
+from .kube.lease import Leadership, lead
+from .metrics import Metrics
+
+__all__ = ["LEASE", "run"]
+
+LEASE = "preflight-gang"
+STUCK = 30.0
+"""Seconds without a turn of the event loop after which the process is not healthy."""
+
+log = logging.getLogger(__name__)
+
+
+async def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> None:
+    """Run until SIGTERM or SIGINT; then give the lease back, so that the other replica leads at once.
+
+    Raises OSError when the port cannot be had.
+    """
+    metrics = Metrics()
+    identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
+    beat = time.monotonic()
+
+    async with Client(target, concurrency=config.writes) as client:
+        controller = Controller(client, config, metrics)
+
+        def healthy() -> str:
+            silent = time.monotonic() - beat
+            return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK else ""
+
+        def ready() -> str:
+            return "" if controller.synced else "the cluster has not been read yet"
+
+        health = HealthServer(host, port, metrics.registry, healthy, ready)
+        log.info(
+            "started", extra={"about": {"identity": identity, "port": health.port, "lease": f"{namespace}/{LEASE}"}}
+        )
+
+        async def act(leadership: Leadership) -> None:
+            metrics.leader.set(1)
+            try:
+                await controller.lead(leadership)
+            finally:
+                metrics.leader.set(0)
+
+        async def stop_on_signal(scope: anyio.CancelScope) -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for number in signals:
+                    log.info("stopping", extra={"about": {"signal": signal.Signals(number).name}})
+                    scope.cancel()
+
+        async def keep_beating() -> None:
+            nonlocal beat
+            while True:
+                beat = time.monotonic()
+                await anyio.sleep(1)
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(stop_on_signal, group.cancel_scope)
+                group.start_soon(keep_beating)
+                group.start_soon(controller.mirror)
+                await lead(
+                    client,
+                    namespace=namespace,
+                    name=LEASE,
+                    identity=identity,
+                    duration=config.lease_seconds,
+                    body=act,
+                )
+        finally:
+            health.close()
+            log.info("stopped", extra={"about": {"identity": identity}})

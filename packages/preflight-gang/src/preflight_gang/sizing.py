@@ -1,0 +1,69 @@
+"""How many participants a gang must have. Unknown means wait, never guess.
+
+Pure. The size counts pods; what takes part are those of them that ask for GPUs, so members without a gang check come off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from .membership import Member
+from .sizes import Known, SizeOf
+from .sources import SOURCES
+
+__all__ = ["Lookup", "Sized", "object_of", "size"]
+
+Lookup = Callable[[str, str, str], Known | str]
+"""(source, namespace, object name) → the object, or why it cannot be had (fits behind its kind and name)."""
+
+
+class Sized(msgspec.Struct, frozen=True, kw_only=True):
+    """``participants`` to seal with, or ``skip`` with the reason, or neither and ``unknown`` says what is missing."""
+
+    participants: int | None = None
+    skip: str = ""
+    unknown: str = ""
+
+
+def size(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup) -> Sized:
+    """The size of the gang that ``members`` belong to (at least one)."""
+    said = _pods(namespace, raw_id, members, lookup)
+    if said.count is None:
+        return Sized(skip=said.skip, unknown=said.unknown)
+    without = len({m.name for m in members if not m.takes_part})
+    participants = said.count - without
+    if participants < 2:
+        only = f"{said.count} member(s), of which {without} without the check" if without else f"{said.count} member(s)"
+        return Sized(skip=f"the gang has {only}; a fabric test needs two")
+    return Sized(participants=participants)
+
+
+def object_of(members: Sequence[Member]) -> tuple[str, str] | None:
+    """(source, name) of the object that knows the size; None while no member names one."""
+    named = [(m.source, name) for m in members if (name := m.object or m.pod_group)]
+    return min(named) if named else None
+
+
+def _pods(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup) -> SizeOf:
+    stamped = {m.size for m in members if m.size is not None}
+    if len(stamped) > 1:
+        return SizeOf(unknown=f"its members disagree about the size ({', '.join(map(str, sorted(stamped)))})")
+    if stamped:
+        return SizeOf(count=stamped.pop())
+    named = object_of(members)
+    if named is None:
+        return SizeOf(unknown=f"the size is not known: no member says it or names who does ({members[0].source})")
+    source, name = named
+    kinds = SOURCES.get(source)
+    if kinds is None:
+        return SizeOf(unknown=f"the size is not known: a gang by {source} has it from its pods, and they do not say it")
+    found = lookup(source, namespace, name)
+    about = f"{' or '.join(kind.kind for kind in kinds[:2])} {name}"
+    if isinstance(found, str):
+        return SizeOf(unknown=f"the size is not known: {about} {found}")
+    said = found.size(raw_id)
+    if said.unknown:
+        return SizeOf(unknown=f"the size is not known: {about}: {said.unknown}")
+    return SizeOf(skip=f"{about}: {said.skip}") if said.skip else said

@@ -1,0 +1,128 @@
+"""The one place that writes: the record that commits a generation, the members' rosters, and Events.
+
+Every write asks the leadership right before it is sent (the client is fenced), and carries its own precondition. What fails is not
+repeated here: the gang is looked at again, and what is still right is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import msgspec
+
+from .delivery import config_map, owned_by, record_of, roster_patch, seal
+from .kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from .membership import Member
+from .metrics import Metrics
+from .objects import ConfigMap
+from .sealing import Answer, Gang, Record
+
+__all__ = ["Writer"]
+
+log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership."""
+
+    def __init__(self, client: Client, epoch: int, metrics: Metrics) -> None:
+        self._client, self._epoch, self._metrics = client, epoch, metrics
+
+    async def commit(self, gang: Gang, chosen: tuple[Member, ...], at: ConfigMap | None) -> ConfigMap | None:
+        """Seal ``chosen``: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
+
+        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`.
+        """
+        record = seal(gang, chosen, secrets.token_hex(32))
+        body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
+        collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
+        try:
+            if at is None:
+                written = await self._client.create(collection, body)
+            else:
+                written = await self._client.replace(f"{collection}/{gang.config_map}", body)
+        except (Conflict, NotFound):
+            self._count("configmap", "conflict")
+            return None
+        self._count("configmap", "written")
+        log.info(
+            "sealed",
+            extra={
+                "about": {
+                    "gang": f"{gang.namespace}/{gang.id}",
+                    "generation": record.generation,
+                    "members": len(chosen),
+                }
+            },
+        )
+        return msgspec.json.decode(written, type=ConfigMap)
+
+    async def read(self, gang: Gang) -> ConfigMap | None:
+        """The ConfigMap of that name, ours or not; None where there is none. Raises :class:`KubeError`."""
+        try:
+            return await self._client.get(
+                f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}", ConfigMap
+            )
+        except NotFound:
+            return None
+
+    async def tell(self, gang: Gang, answers: Mapping[str, Answer]) -> bool:
+        """Write what each member has not been told yet, many at a time; False when some could not be reached."""
+        reached = True
+
+        async def one(member: Member, patch: list[dict[str, Any]]) -> None:
+            nonlocal reached
+            try:
+                await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
+                self._count("roster", "written")
+            except (PreconditionFailed, NotFound):
+                # Another pod by now, or told something else meanwhile: the watch brings it.
+                self._count("roster", "stale")
+            except KubeError as error:
+                reached = False
+                self._count("roster", "failed")
+                log.warning("a member could not be told", extra={"about": {"uid": member.uid, "error": str(error)}})
+
+        async with anyio.create_task_group() as group:
+            for member in gang.members:
+                answer = answers.get(member.uid)
+                patch = roster_patch(member, answer, gang.record, self._epoch) if answer is not None else None
+                if patch is not None:
+                    group.start_soon(one, member, patch)
+        return reached
+
+    async def event(self, body: dict[str, Any]) -> bool | None:
+        """Create an Event: True when it is new, False when it was there already, None when it could not be written."""
+        try:
+            await self._client.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
+        except Conflict:
+            return False
+        except NotFound:  # the namespace has gone, and the pod with it
+            return False
+        except KubeError as error:
+            self._count("event", "failed")
+            log.warning("an Event could not be written", extra={"about": {"error": str(error)}})
+            return None
+        self._count("event", "written")
+        return True
+
+    def _count(self, kind: str, result: str) -> None:
+        self._metrics.writes.labels(kind, result).inc()
+
+
+def obstacle(found: ConfigMap | None) -> str:
+    """Why a ConfigMap cannot be the gang's, or nothing."""
+    if found is None or owned_by(found):
+        return ""
+    return (
+        f"the ConfigMap {found.metadata.name} exists and is not managed by preflight-gang; "
+        "rename or delete it, its name is the gang's"
+    )
+
+
+def record_in(found: ConfigMap | None) -> Record | None:
+    return record_of(found) if found is not None and owned_by(found) else None

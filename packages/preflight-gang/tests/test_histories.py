@@ -1,0 +1,251 @@
+"""Generated histories of a gang: pods come, get addresses, run, fail, restart, are replaced; the controller looks now and then.
+
+The model is the cluster: pods with what they were told, and one committed record. Each look applies the decision as the
+writer would. What a check would have joined is followed by the kit's rule: a generation that is newer than the last one joined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from gangs import gang, pod_json, status
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from preflight_gang.delivery import roster_patch, seal
+from preflight_gang.membership import Member, key_of, member
+from preflight_gang.objects import Pod
+from preflight_gang.sealing import Decision, Gang, Record, decide
+from preflight_proto.roster import decode_roster
+
+SIZE = 3
+SLOTS = st.integers(0, SIZE)  # one more pod than the gang needs
+
+
+@dataclass
+class Sim:
+    """One pod, and what the process of its gang check remembers in its emptyDir."""
+
+    uid: str
+    name: str
+    ip: str = ""
+    state: str = "starting"  # checking, sick, waiting, backoff, passed
+    restarts: int = 0
+    roster: str = ""
+    joined: int = 0  # highest generation ever joined by this pod (survives restarts of the container)
+    playing: int = 0  # the generation this run of the check has joined
+    rank: int = -1
+    history: list[tuple[int, int]] = field(default_factory=list)
+
+    def member(self) -> Member:
+        statuses = {
+            "starting": [],
+            "checking": [status("dcgm-diag", "running")],
+            "sick": [status("dcgm-diag", "backoff", code=1)],
+            "waiting": [status("dcgm-diag", "ended"), status("nccl-allreduce", "running", restarts=self.restarts)],
+            "backoff": [
+                status("dcgm-diag", "ended"),
+                status("nccl-allreduce", "backoff", restarts=self.restarts, code=1),
+            ],
+            "passed": [status("dcgm-diag", "ended"), status("nccl-allreduce", "ended", restarts=self.restarts)],
+        }[self.state]
+        body = pod_json(self.name, uid=self.uid, ip=self.ip, roster=self.roster, statuses=statuses)
+        pod = msgspec.convert(body, Pod)
+        stamped = key_of(pod)
+        assert stamped is not None
+        return member(pod, stamped[1])
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods: dict[int, Sim] = {}
+        self.record: Record | None = None
+        self.sealed: dict[int, Record] = {}
+        self.serial = 0
+        for slot in range(SIZE):
+            self.created_or_replaced(slot)
+
+    def gang(self) -> Gang:
+        return gang(*(p.member() for p in self.pods.values()), size=SIZE, record=self.record)
+
+    # --- what happens in the cluster
+
+    @rule(slot=SLOTS)
+    def created_or_replaced(self, slot: int) -> None:
+        self.serial += 1
+        self.pods[slot] = Sim(uid=f"uid-{self.serial}", name=f"pod-{slot}")
+
+    @rule(slot=SLOTS)
+    def deleted(self, slot: int) -> None:
+        self.pods.pop(slot, None)
+
+    @rule(slot=SLOTS)
+    def gets_an_address(self, slot: int) -> None:
+        if (pod := self.pods.get(slot)) and pod.state == "starting":
+            self.serial += 1
+            pod.ip, pod.state = f"10.0.{slot}.{self.serial}", "checking"
+
+    @rule(slot=SLOTS, healthy=st.booleans())
+    def earlier_check_ends(self, slot: int, healthy: bool) -> None:
+        if (pod := self.pods.get(slot)) and pod.state == "checking":
+            pod.state = "waiting" if healthy else "sick"
+
+    @rule(slot=SLOTS)
+    def earlier_check_is_tried_again(self, slot: int) -> None:
+        if (pod := self.pods.get(slot)) and pod.state == "sick":
+            pod.state = "checking"
+
+    @rule(upto=st.integers(1, SIZE + 1))
+    def several_go_on_healthily(self, upto: int) -> None:
+        """Random single steps alone seldom get a gang far."""
+        for slot in sorted(self.pods)[:upto]:
+            self.gets_an_address(slot)
+            self.earlier_check_ends(slot, True)
+        self.look()
+        for slot in sorted(self.pods)[:upto]:
+            self.reads_its_roster(slot)
+
+    @rule(slot=SLOTS)
+    def reads_its_roster(self, slot: int) -> None:
+        """The kit's rule: only what is newer than anything joined before counts."""
+        pod = self.pods.get(slot)
+        if not pod or pod.state != "waiting" or not pod.roster:
+            return
+        told = decode_roster(pod.roster)
+        if told.pod_uid != pod.uid or told.generation <= pod.joined:
+            if pod.playing and told.answer == "fail" and told.generation >= pod.playing:
+                self._ends(pod)
+            return
+        if told.answer == "sealed":
+            assert told.rank is not None
+            pod.joined = pod.playing = told.generation
+            pod.rank = told.rank
+            pod.history.append((told.generation, told.rank))
+        elif told.answer == "skip":
+            pod.state = "passed"
+        elif told.answer == "fail":
+            self._ends(pod)
+
+    def _ends(self, pod: Sim) -> None:
+        pod.state, pod.playing = "backoff", 0
+
+    @rule(slot=SLOTS)
+    def restarted_in_place(self, slot: int) -> None:
+        if (pod := self.pods.get(slot)) and pod.state in {"waiting", "backoff"}:
+            pod.state, pod.playing = "waiting", 0
+            pod.restarts += 1
+
+    @rule(good=st.booleans())
+    def test_ends(self, good: bool) -> None:
+        """It can only run when all of one generation have joined it."""
+        if self.record is None:
+            return
+        generation = self.record.generation
+        players = [p for p in self.pods.values() if p.playing == generation]
+        if len(players) == SIZE:
+            assert sorted(p.rank for p in players) == list(range(SIZE))
+            for pod in players:
+                pod.state, pod.playing = ("passed" if good else "backoff"), 0
+
+    # --- the controller
+
+    @rule()
+    def the_leader_looks(self) -> None:
+        self.look()
+
+    @rule(slot=SLOTS)
+    def the_leader_dies_between_sealing_and_telling(self, slot: int) -> None:
+        now = self.gang()
+        decision = decide(now)
+        if decision.seal:
+            self.commit(now, decision)
+
+    def look(self) -> Decision:
+        now = self.gang()
+        decision = decide(now)
+        if decision.seal:
+            self.commit(now, decision)
+            now = self.gang()
+            decision = decide(now)
+            assert not decision.seal, "what was sealed just now holds"
+        by_uid = {p.uid: p for p in self.pods.values()}
+        for one in now.members:
+            answer = decision.answers.get(one.uid)
+            if answer is None:
+                continue
+            patch = roster_patch(one, answer, now.record, epoch=1)
+            if patch is not None:
+                by_uid[one.uid].roster = patch[-1]["value"]
+        return decision
+
+    def commit(self, now: Gang, decision: Decision) -> None:
+        made = seal(now, decision.seal, "t" * 64)
+        assert made.generation not in self.sealed, "a sealed generation never changes"
+        self.sealed[made.generation] = made
+        self.record = made
+
+    # --- what must hold at every moment
+
+    @invariant()
+    def no_two_members_of_a_generation_hold_one_rank(self) -> None:
+        held: dict[tuple[int, int], str] = {}
+        for pod in self.pods.values():
+            for place in pod.history:
+                assert held.setdefault(place, pod.uid) == pod.uid
+
+    @invariant()
+    def no_member_joins_a_generation_that_it_is_not_in_or_twice(self) -> None:
+        for pod in self.pods.values():
+            assert len({generation for generation, _ in pod.history}) == len(pod.history)
+            for generation, rank in pod.history:
+                assert self.sealed[generation].seats[rank].uid == pod.uid
+
+    @invariant()
+    def every_member_that_asks_is_answered(self) -> None:
+        now = self.gang()
+        decision = decide(now)
+        if decision.seal:
+            return
+        for one in now.members:
+            if one.alive and one.stage.value != "passed":
+                assert one.uid in decision.answers
+
+    @invariant()
+    def what_was_told_is_not_told_again(self) -> None:
+        now = self.gang()
+        decision = decide(now)
+        for one in now.members:
+            answer = decision.answers.get(one.uid)
+            if answer is None:
+                continue
+            patch = roster_patch(one, answer, now.record, epoch=1)
+            if patch is None:
+                continue
+            told = msgspec.structs.replace(one, roster=patch[-1]["value"], told=decode_roster(patch[-1]["value"]))
+            assert roster_patch(told, answer, now.record, epoch=2) is None
+
+    @rule()
+    def a_fair_healthy_history_ends_sealed(self) -> None:
+        """From any state: let every pod go on healthily, and the gang ends passed or in a generation that all have joined."""
+        for slot in range(SIZE):
+            self.pods.setdefault(slot, Sim(uid=f"uid-s{self.serial}-{slot}", name=f"pod-{slot}"))
+        for _ in range(12):
+            for slot in list(self.pods):
+                self.gets_an_address(slot)
+                self.earlier_check_is_tried_again(slot)
+                self.earlier_check_ends(slot, True)
+                if self.pods[slot].state == "backoff":
+                    self.restarted_in_place(slot)
+            self.look()
+            for slot in list(self.pods):
+                self.reads_its_roster(slot)
+            self.test_ends(True)
+        assert all(p.state == "passed" for p in self.pods.values()), [
+            (p.name, p.state, p.roster) for p in self.pods.values()
+        ]
+
+
+Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestHistories = Histories.TestCase

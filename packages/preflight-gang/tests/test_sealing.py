@@ -1,0 +1,196 @@
+"""The state machine of a gang, a row for a situation."""
+
+from __future__ import annotations
+
+from gangs import a_member, checking, failed, gang, passed, record, sealed_roster, waiting
+from preflight_gang.sealing import decide
+
+
+def answer(decision: object, name: str) -> str:
+    told = decision.answers.get(f"uid-{name}")  # type: ignore[attr-defined]
+    return told.answer if told else "nothing"
+
+
+def test_a_gang_is_sealed_when_its_last_member_has_an_address_ranked_by_name() -> None:
+    one, two = checking("pod-1", "10.0.0.2"), waiting("pod-0", "10.0.0.1")
+    assert [m.name for m in decide(gang(one, two)).seal] == ["pod-0", "pod-1"]
+
+
+def test_who_waits_is_told_who_is_missing_and_why() -> None:
+    alone = gang(waiting("pod-0", "10.0.0.1"), a_member("pod-1", node=""), size=3)
+    told = decide(alone).answers["uid-pod-0"]
+    assert (told.answer, told.generation) == ("wait", 1)
+    assert told.missing == ("pod-1: not scheduled yet", "1 of 3 members: no such pod yet")
+
+
+def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
+    stuck = a_member("pod-1", node="")
+    condition = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}]
+    import msgspec
+    from gangs import pod_json
+    from preflight_gang.membership import key_of, member
+    from preflight_gang.objects import Pod
+
+    body = pod_json("pod-1", node="")
+    body["status"]["conditions"] = condition
+    made = msgspec.convert(body, Pod)
+    stamped = key_of(made)
+    assert stamped is not None
+    stuck = member(made, stamped[1])
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), stuck)).answers["uid-pod-0"]
+    assert told.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
+
+
+def test_an_unknown_size_means_wait_even_with_members_enough() -> None:
+    unknown = gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), size=None)
+    decision = decide(unknown)
+    assert not decision.seal
+    assert decision.answers["uid-pod-0"].missing == ("size?",)
+
+
+def test_a_gang_that_cannot_be_tested_is_skipped() -> None:
+    decision = decide(gang(waiting("pod-0", "10.0.0.1"), skip="policy basic"))
+    assert decision.answers["uid-pod-0"].reason == "policy basic"
+    assert answer(decision, "pod-0") == "skip"
+
+
+def test_everyone_in_a_sealed_generation_is_told_its_rank_and_the_rest_skip() -> None:
+    one, two, three = (waiting(f"pod-{i}", f"10.0.0.{i}") for i in range(3))
+    decision = decide(gang(one, two, three, record=record(two, one)))
+    assert [decision.answers[m.uid].rank for m in (one, two)] == [1, 0]
+    assert answer(decision, "pod-2") == "skip"
+
+
+def test_members_beyond_the_size_are_not_sealed() -> None:
+    crowd = gang(*(waiting(f"pod-{i}", f"10.0.0.{i}") for i in range(4)), size=3)
+    assert [m.name for m in decide(crowd).seal] == ["pod-0", "pod-1", "pod-2"]
+
+
+def test_a_failed_earlier_check_ends_the_others_with_its_cause_before_and_after_sealing() -> None:
+    sick = failed("pod-1", "10.0.0.2", node="node-b")
+    for rest in (waiting("pod-0", "10.0.0.1"), checking("pod-0", "10.0.0.1")):
+        told = decide(gang(rest, sick)).answers["uid-pod-0"]
+        assert (told.answer, told.reason) == ("fail", "pod-1 on node-b failed dcgm-diag with DCGM_FR_FAULTY_MEMORY")
+    before = record(waiting("pod-0", "10.0.0.1"), checking("pod-1", "10.0.0.2"))
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), sick, record=before)).answers["uid-pod-0"]
+    assert (told.answer, told.generation) == ("fail", 1)
+    assert "DCGM_FR_FAULTY_MEMORY" in told.reason
+
+
+def test_a_failure_before_a_members_time_is_not_its_own() -> None:
+    old = failed("pod-old", "10.0.0.2", phase="Failed", at="2026-11-21T07:59:00Z")
+    decision = decide(gang(waiting("pod-0", "10.0.0.1"), old))
+    assert answer(decision, "pod-0") == "wait"
+
+
+def test_a_failure_does_not_end_a_gang_that_is_complete_without_it() -> None:
+    sick = failed("pod-2", "10.0.0.3")
+    complete = gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), sick)
+    assert len(decide(complete).seal) == 2
+
+
+def test_a_member_restarted_in_place_ends_the_generation_for_those_who_joined_it() -> None:
+    one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    again = waiting("pod-1", "10.0.0.2", restarts=1)
+    decision = decide(gang(one, again, record=record(one, two)))
+    assert not decision.seal
+    assert (answer(decision, "pod-0"), answer(decision, "pod-1")) == ("fail", "wait")
+    assert decision.answers["uid-pod-0"].reason == "pod-1 was restarted"
+    assert decision.answers["uid-pod-1"].generation == 2
+
+
+def test_when_all_have_been_restarted_the_next_generation_is_sealed() -> None:
+    one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    now = [waiting(m.name, m.ip, restarts=1) for m in (one, two)]
+    assert len(decide(gang(*now, record=record(one, two))).seal) == 2
+
+
+def test_a_replaced_member_forms_the_next_generation_with_those_who_have_not_begun() -> None:
+    one, two = checking("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    new = waiting("pod-1", "10.0.0.9", uid="uid-new")
+    decision = decide(gang(one, new, record=record(one, two)))
+    assert {m.uid for m in decision.seal} == {one.uid, "uid-new"}
+
+
+def test_a_replacement_after_the_others_have_passed_skips() -> None:
+    one, two = passed("pod-0", "10.0.0.1"), passed("pod-1", "10.0.0.2")
+    new = waiting("pod-1", "10.0.0.9", uid="uid-new")
+    told = decide(gang(one, new, record=record(one, two))).answers["uid-new"]
+    assert told.answer == "skip"
+    assert "nobody to test with" in told.reason
+
+
+def test_one_member_that_passed_keeps_the_generation_for_the_rest() -> None:
+    one, two = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    decision = decide(gang(one, two, record=record(one, two)))
+    assert answer(decision, "pod-1") == "sealed"
+
+
+def test_a_finished_gang_needs_no_answers() -> None:
+    one, two = passed("pod-0", "10.0.0.1"), passed("pod-1", "10.0.0.2")
+    decision = decide(gang(one, two, record=record(one, two)))
+    assert not decision.seal
+    assert not decision.answers
+
+
+def test_a_gang_created_anew_under_its_old_name_gets_a_new_generation() -> None:
+    before = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), generation=4)
+    now = gang(waiting("pod-0", "10.0.1.1", uid="n0"), waiting("pod-1", "10.0.1.2", uid="n1"), record=before)
+    assert len(decide(now).seal) == 2
+    assert now.generation == 4
+
+
+def test_a_deleted_record_does_not_turn_the_generation_back() -> None:
+    one = waiting("pod-0", "10.0.0.1", roster=sealed_roster("uid-pod-0", 0, generation=7))
+    assert gang(one).generation == 7
+
+
+def test_the_shared_failure_of_a_generation_is_nobodys_cause_in_the_next() -> None:
+    one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    decision = decide(
+        gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2", own=True), record=record(one, two))
+    )
+    told = decision.answers["uid-pod-0"]
+    assert told.answer == "wait"
+    assert told.missing == ("pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",)
+
+
+def test_a_member_being_deleted_is_gone() -> None:
+    one = waiting("pod-0", "10.0.0.1")
+    two = waiting("pod-1", "10.0.0.2", deletionTimestamp="2026-11-21T08:02:00Z")
+    decision = decide(gang(one, two, record=record(one, waiting("pod-1", "10.0.0.2"))))
+    assert decision.answers["uid-pod-0"].reason == "pod-1 is gone: being deleted"
+
+
+def test_a_foreign_config_map_is_an_obstacle_that_is_named() -> None:
+    decision = decide(gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), obstacle="not ours"))
+    assert not decision.seal
+    assert decision.answers["uid-pod-0"].missing == ("not ours",)
+
+
+def test_a_long_list_of_missing_members_is_cut() -> None:
+    crowd = [a_member(f"pod-{i:03}", node="") for i in range(50)]
+    told = decide(gang(waiting("pod-a", "10.0.0.1"), *crowd, size=60)).answers["uid-pod-a"]
+    assert told.missing[8:] == ("and 42 more", "9 of 60 members: no such pod yet")
+
+
+def test_a_cause_in_forming_speaks_of_the_generation_to_come() -> None:
+    """Who has joined the last one in an earlier life ignores everything about it, but not this."""
+    old = record(waiting("pod-0", "10.0.0.1"), checking("pod-1", "10.0.0.2"), generation=3)
+    now = gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2"), record=old)
+    told = decide(now).answers["uid-pod-0"]
+    assert (told.answer, told.generation) == ("fail", 4)
+
+
+def test_once_one_has_passed_a_departed_member_ends_nobody() -> None:
+    one, two, three = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3")
+    decision = decide(gang(one, two, size=3, record=record(one, two, three)))
+    assert answer(decision, "pod-1") == "sealed"
+
+
+def test_a_restarted_member_is_not_given_its_old_rank_again() -> None:
+    one, two = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    third = waiting("pod-2", "10.0.0.3")
+    again = waiting("pod-1", "10.0.0.2", restarts=1)
+    decision = decide(gang(one, again, third, size=3, record=record(one, two, third)))
+    assert answer(decision, "pod-1") == "skip"
