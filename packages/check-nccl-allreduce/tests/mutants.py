@@ -110,9 +110,9 @@ def slow() -> None:
     """Launch late: the others' side of the rendezvous stands open meanwhile."""
     real = agent.launch
 
-    def launch(*args: Any) -> None:
+    def launch(argv: list[str]) -> None:
         time.sleep(1.5)
-        real(*args)
+        real(argv)
 
     agent.launch = launch
 
@@ -120,7 +120,7 @@ def slow() -> None:
 def no_rendezvous() -> None:
     """Whatever port the leader names, the rendezvous there does not work."""
 
-    def launch(*_: Any) -> None:
+    def launch(argv: list[str]) -> None:
         raise ConnectionError("DistNetworkError: the server socket has failed")
 
     agent.launch = launch
