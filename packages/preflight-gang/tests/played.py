@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from kube_world import until
 from preflight_gang.kube.client import Client
+from preflight_gang.kube.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
@@ -64,7 +65,6 @@ class Cluster:
         self.events: list[Json] = []
         self.rosters: dict[str, list[Roster]] = {}
         self.records: list[Json] = []  # every version of every ConfigMap of a gang
-        self._uids: dict[str, str] = {}
 
     # --- what the test does
 
@@ -187,35 +187,38 @@ class Cluster:
 
     # --- how it is seen
 
-    async def _follow(self, plural: str, started: anyio.Event) -> None:
-        path, version = self._path(plural), ""
-        async for _, listed in self.client.pages(path, dict):
-            version = listed
-        while True:
-            async with self.client.watch(path, dict, resource_version=version) as events:
-                started.set()
-                async for event in events:
-                    version = event.resource_version
-                    if event.object is not None:
-                        self._see(plural, event.type, event.object)
+    def mirror(self, plural: str) -> Reflector[Json]:
+        """See one resource; every version of every object, except while the API server is away."""
 
-    def _see(self, plural: str, kind: str, item: Json) -> None:
-        name, gone = item["metadata"]["name"], kind == "DELETED"
+        def on_change(change: Change[Json]) -> None:
+            self._see(plural, change)
+
+        return Reflector(self.client, self._path(plural), dict, on_change=on_change, key=_uid)
+
+    def _see(self, plural: str, change: Change[Json]) -> None:
+        item, about = change.object, change.object["metadata"]
         if plural == "events":
-            self.events.append(item)
+            if change.kind == "added":
+                self.events.append(item)
             return
         kept = self.pods if plural == "pods" else self.config_maps
-        kept[name] = item
-        if gone:
-            del kept[name]
-        elif plural == "configmaps":
+        if change.kind == "deleted":
+            if _uid(kept.get(about["name"], item)) == change.key:
+                kept.pop(about["name"], None)
+            return
+        kept[about["name"]] = item
+        if plural == "configmaps":
             self.records.append(item)
-        elif text := item["metadata"].get("annotations", {}).get(names.ROSTER_ANNOTATION):
-            said = self.rosters.setdefault(item["metadata"]["uid"], [])
+        elif text := about.get("annotations", {}).get(names.ROSTER_ANNOTATION):
+            said = self.rosters.setdefault(change.key, [])
             with suppress(ContractError):  # somebody else's
                 roster = decode_roster(text)
                 if not said or said[-1] != roster:
                     said.append(roster)
+
+
+def _uid(item: Json) -> str:
+    return str(item["metadata"]["uid"])
 
 
 @asynccontextmanager
@@ -224,8 +227,8 @@ async def played(client: Client, namespace: str) -> AsyncIterator[Cluster]:
     cluster = Cluster(client, namespace)
     async with anyio.create_task_group() as group:
         for plural in ("pods", "configmaps", "events"):
-            started = anyio.Event()
-            group.start_soon(cluster._follow, plural, started)
-            await started.wait()
+            mirror = cluster.mirror(plural)
+            group.start_soon(mirror.run)
+            await mirror.synced.wait()
         yield cluster
         group.cancel_scope.cancel()
