@@ -5,7 +5,7 @@ Runs as a DaemonSet pod with the host's network. All three read one node.json, w
 lines. Nothing of Preflight is imported.
 
 Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on standard input, there is no
-device plugin, FAKE_NODE_LOCAL and FAKE_NODE_SOCKET say where files are, and it ends with its input.
+device plugin, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
 
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
@@ -36,7 +36,7 @@ NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
 WITHOUT_KUBELET = bool(os.environ.get("FAKE_NODE_STDIN"))
 LOCAL = Path(os.environ.get("FAKE_NODE_LOCAL", "/etc/node-local"))
 SOCKET = Path(os.environ.get("FAKE_NODE_SOCKET", "/var/run/nvsentinel/nvsentinel.sock"))
-ENGINE_PORT = 5555
+ENGINE_PORT = int(os.environ.get("FAKE_NODE_ENGINE_PORT", "5555"))
 TESTS = {1: ["software"], 2: ["software", "memory", "pcie"]}
 DEEP = ["software", "memory", "pcie", "diagnostic", "targeted_stress"]
 IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER = 222, 217, 203, 244, 255

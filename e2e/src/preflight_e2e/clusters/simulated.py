@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -47,7 +48,6 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
-CLAIM_PORT = 29400
 
 
 class SimulatedLab(Lab):
@@ -65,8 +65,11 @@ class SimulatedLab(Lab):
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._exit = contextlib.ExitStack()
         self._network = self._exit.enter_context(_network())
+        self._engine_port = _free_port(f"{self._network}.1")
         self.history: list[tuple[float, dict[str, Any]]] = []
         """Every state of every pod, with the time (seconds since the epoch) at which it was written."""
+        self.seen: Callable[[float, dict[str, Any]], None] = lambda *_: None
+        """Hears of each of them."""
         self._addressed: dict[str, dict[str, float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wanted: dict[str, int] = {}
@@ -163,6 +166,7 @@ class SimulatedLab(Lab):
             "NODE_NAME": node.name,
             "HOST_IP": node.address,
             "FAKE_NODE_STDIN": "1",
+            "FAKE_NODE_ENGINE_PORT": str(self._engine_port),
             "FAKE_NODE_LOCAL": str(node.root),
             "FAKE_NODE_SOCKET": str(node.root / "var/run/nvsentinel/nvsentinel.sock"),
             "PYTHONPATH": str(stubs),
@@ -195,7 +199,8 @@ class SimulatedLab(Lab):
 
     def values(self, changes: dict[str, Any]) -> None:
         """Webhook and controller run with the configuration that the charts make of these values."""
-        wanted = {"preflight-injector": {**BASE_VALUES, **changes}, "preflight-gang": GANG_VALUES}
+        engine = {"dcgm": {**BASE_VALUES["dcgm"], "hostengineAddr": f"$(NODE_IP):{self._engine_port}"}}
+        wanted = {"preflight-injector": {**BASE_VALUES, **engine, **changes}, "preflight-gang": GANG_VALUES}
         if wanted == self._values:
             return
         if self._values is not None:
@@ -263,6 +268,7 @@ class SimulatedLab(Lab):
                 if step.resource == pods and step.after is not None:
                     when, meta = time.time(), step.after["metadata"]
                     self.history.append((when, step.after))
+                    self.seen(when, step.after)
                     if step.after["status"].get("podIP"):
                         self._addressed.setdefault(meta["namespace"], {}).setdefault(meta["name"], when)
             await news.wait()
@@ -285,16 +291,21 @@ class SimulatedLab(Lab):
 
 @contextlib.contextmanager
 def _network() -> Iterator[str]:
-    """The first three numbers of 254 loopback addresses that no other run uses: who listens on the first has them."""
-    for _ in range(100):
+    """The first three numbers of 254 loopback addresses that no other run uses: a socket's name (Linux) stands for them."""
+    while True:
         network = f"127.{64 + secrets.randbelow(128)}.{secrets.randbelow(256)}"
-        with socket.socket() as claim:
+        with socket.socket(socket.AF_UNIX) as claim:
             try:
-                claim.bind((f"{network}.1", CLAIM_PORT))
-                claim.listen()
+                claim.bind(f"\0preflight-{network}")
             except OSError as error:
-                why = error.strerror
+                if error.errno != errno.EADDRINUSE:
+                    raise LabError(f"{network}: {error.strerror}; the simulated cluster needs Linux.") from None
                 continue
             yield network
             return
-    raise LabError(f"{network}.1: no loopback address can be listened on ({why}); run on Linux, where all of 127.0.0.0/8 is there.")
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
