@@ -64,8 +64,11 @@ class Lines:
         line = self._free.pop() if self._free else self._made(1)
         try:
             yield line
-        finally:
-            self._free.append(line)
+        except BaseException:  # cut off in the middle, perhaps: its state is nobody's to guess
+            with anyio.CancelScope(shield=True):
+                await line.aclose()
+            raise
+        self._free.append(line)
 
     async def aclose(self) -> None:
         for line in [self.streams, *self._free]:
