@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil
+from functools import cached_property
+from math import ceil, log
 
 from .model import Grade, Measured, Phase, Played, Probe, Result, Role, State, Status
 
@@ -17,6 +18,10 @@ BAD = 0.80
 """An edge below this share of its reference accuses. Wide noise lowers it, see :func:`_accusing_share`."""
 MANY = 32
 """From so many values on, their own spread says how far below the reference noise alone can reach."""
+EVIDENCE = 3
+"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+CHANCE = 0.01
+"""What the number of healthy nodes with that much evidence may come to by chance, where good nodes have bad edges too."""
 FEW = 3
 """Fewer values make no reference."""
 
@@ -94,32 +99,31 @@ class Evidence:
         self.edges += rows
 
     def _place(self) -> None:
-        """Sort the endpoints: known good, suspect, grey; and collect what accuses each suspect."""
+        """Sort the endpoints by what their edges say: known good, bad, grey."""
         size = self.map.size
         good, slow_good, bad, grey = bytearray(size), bytearray(size), bytearray(size), bytearray(size)
-        marks = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
+        full = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
+        # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
+        lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
         depressed = self.references.depressed
         self.met: Counter[Pair] = Counter()
         self.witnessed: set[EdgeClass] = set()
         for edge in self.edges:
-            if edge.status is not Status.VOID and edge.status is not Status.UNJUDGED:
+            if edge.status in _JUDGED:
                 self.met[edge.a, edge.b] += 1
-            mark = marks.get(edge.grade)
-            if mark is None:
+            if edge.grade is Grade.NONE:
                 continue
-            if edge.grade is Grade.GOOD:
-                self.witnessed.add(self.map.edge_class(edge.a, edge.b))
-                if depressed and self.map.edge_class(edge.a, edge.b) in depressed:
-                    mark = slow_good
-            elif edge.grade is Grade.BAD and depressed and self.map.edge_class(edge.a, edge.b) in depressed:
-                mark = grey
+            key = self.map.edge_class(edge.a, edge.b)
+            mark = (lesser if key in depressed else full)[edge.grade]
             mark[edge.a] = mark[edge.b] = 1
+            if edge.grade is Grade.GOOD:
+                self.witnessed.add(key)
         self.strong = good
-        # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
         self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
         self._accuse(bad, grey)
 
     def _accuse(self, bad: bytearray, grey: bytearray) -> None:
+        """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
         good, strong = self.good, self.strong
         self.known_good = sum(good)
         accusing = [edge for edge in self.edges if edge.grade is Grade.BAD]
@@ -158,22 +162,34 @@ class Evidence:
                 if edge.grade is Grade.GOOD:
                     self.cleared_by_suspects |= {edge.a, edge.b}
 
+    @cached_property
+    def enough(self) -> int:
+        """How many rounds must speak against a suspect: more than :data:`EVIDENCE` where bad edges come by themselves.
+
+        Bad edges of the matchings between known-good ends are a share p of all; that p^k comes true by chance for some
+        node of the gang must stay unlikely.
+        """
+        alone = sum(1 for edges in self.among_good.values() for edge in edges if edge.role is Role.MATCH)
+        if not alone:
+            return EVIDENCE
+        return max(EVIDENCE, ceil(log(CHANCE / self.map.size) / log(min(0.5, alone / self.matching))))
+
     def rounds_against(self, suspect: int) -> int:
         """The number of distinct rounds in which a known-good endpoint found this one bad."""
         return len({edge.round for edge in self.against[suspect]})
 
-    def isolated(self) -> Iterator[tuple[Pair, int, bool]]:
-        """Bad edges between known-good ends: (pair, number of later measurements, whether one of them was good)."""
+    @cached_property
+    def isolated(self) -> list[tuple[Pair, int, bool]]:
+        """Bad edges between known-good ends: (pair, number of later measurements, whether one of them was not bad)."""
         if not self.among_good:
-            return
+            return []
         first = {pair: edges[0].round for pair, edges in self.among_good.items()}
         again: dict[Pair, list[Grade]] = {pair: [] for pair in first}
         for edge in self.edges:
             pair = (edge.a, edge.b)
             if edge.grade is not Grade.NONE and edge.round > first.get(pair, edge.round):
                 again[pair].append(edge.grade)
-        for pair, grades in sorted(again.items()):
-            yield pair, len(grades), any(g is not Grade.BAD for g in grades)
+        return [(pair, len(g), any(one is not Grade.BAD for one in g)) for pair, g in sorted(again.items())]
 
     def crossing(self) -> float:
         """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""

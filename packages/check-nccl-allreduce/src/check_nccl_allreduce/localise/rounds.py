@@ -7,10 +7,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from .evidence import Evidence, Map
 from .model import MAX_ROUNDS, Phase, Probe, Role, Round, State
 
-__all__ = ["CONFIRMATIONS", "EVIDENCE", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
+__all__ = ["CONFIRMATIONS", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
 
-EVIDENCE = 3
-"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
 CONFIRMATIONS = 2
 """How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
 CONTROLS = 4
@@ -58,13 +56,15 @@ def rematch(state: State, evidence: Evidence) -> Round:
 def unsettled(evidence: Evidence) -> list[int]:
     """Suspects about whom another confirmation could still say something."""
     return [
-        s for s in evidence.suspects if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < EVIDENCE
+        s
+        for s in evidence.suspects
+        if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < evidence.enough
     ]
 
 
 def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
     """Bad edges between known-good ends that want another measurement."""
-    return [pair for pair, again, good in evidence.isolated() if not good and again < RETESTS]
+    return [pair for pair, again, good in evidence.isolated if not good and again < RETESTS]
 
 
 def confirm(state: State, evidence: Evidence) -> Round | None:
@@ -128,7 +128,7 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
         for s in suspects
         if s not in evidence.met_suspects
         and (found := evidence.rounds_against(s)) >= 1
-        and left > max(CONFIRMATIONS - evidence.confirmed[s], EVIDENCE - found)
+        and left > max(CONFIRMATIONS - evidence.confirmed[s], evidence.enough - found)
     ]
     if len(ready) < 2:
         return

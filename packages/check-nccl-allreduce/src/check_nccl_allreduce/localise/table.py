@@ -23,7 +23,7 @@ from .model import (
     Verdict,
     Zone,
 )
-from .rounds import CONFIRMATIONS, EVIDENCE
+from .rounds import CONFIRMATIONS
 
 __all__ = ["by_facts", "cap", "early", "verdict", "without_rounds"]
 
@@ -106,7 +106,7 @@ def early(state: State, evidence: Evidence) -> Kind | None:
 
 def persistent(evidence: Evidence) -> list[tuple[int, int]]:
     """Edges between known-good ends that were bad, and bad again, and never better."""
-    return [pair for pair, again, better in evidence.isolated() if again and not better]
+    return [pair for pair, again, better in evidence.isolated if again and not better]
 
 
 def verdict(state: State, evidence: Evidence) -> Verdict:
@@ -150,7 +150,9 @@ class _Findings:
         self.proven = [
             s
             for s in evidence.suspects
-            if s not in in_dark and evidence.confirmed[s] >= CONFIRMATIONS and evidence.rounds_against(s) >= EVIDENCE
+            if s not in in_dark
+            and evidence.confirmed[s] >= CONFIRMATIONS
+            and evidence.rounds_against(s) >= evidence.enough
         ]
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, self.proven)
         self.blamed = [s for s in self.proven if s not in self.alike]

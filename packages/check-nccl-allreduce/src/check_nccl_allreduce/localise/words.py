@@ -183,7 +183,7 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int],
     for void in evidence.voids:
         if void.fact is FactKind.MEMBER:
             yield f"a probe of {state.endpoints[void.member].name} in which it could not take part ({void.cause})"
-    if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated() if not again):
+    if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated if not again):
         yield "whether the bad paths of the last round are bad still"
 
 
