@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 OURS = "preflight.nvsentinel.nvidia.com/"
 ROSTER, GANG, CHECKED = OURS + "roster", OURS + "gang", OURS + "checked"
+LEASE = "preflight-gang"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 Patch = list[dict[str, Any]]
 
@@ -74,7 +75,7 @@ def said(write: Callable[[], Any]) -> str:
 class Place:
     """A release with no replica, one namespace of a tenant, and the two who write there."""
 
-    release: Installed
+    installed: Installed
     namespace: str
     controller: Actor
     tenant: Actor
@@ -98,10 +99,10 @@ class Place:
                 "volumes": [{"name": "preflight-state", "emptyDir": {}}, {"name": "data", "emptyDir": {}}],
             },
         }
-        return self.release.api.create_namespaced_pod(self.namespace, body)
+        return self.installed.api.create_namespaced_pod(self.namespace, body)
 
     def read(self, pod: Any) -> Any:
-        return self.release.api.read_namespaced_pod(pod.metadata.name, pod.metadata.namespace)
+        return self.installed.api.read_namespaced_pod(pod.metadata.name, pod.metadata.namespace)
 
     def configmap(self, name: str, labels: dict[str, str]) -> dict[str, Any]:
         return {"metadata": {"name": f"{name}-{next(self._numbers)}", "labels": labels}, "data": {"peers": ""}}
@@ -122,7 +123,7 @@ def place() -> Iterator[Place]:
 
 def prepared(made: Installed) -> Place:
     made.release.install(made.gang_values())
-    namespace = made.namespace(**{"preflight-e2e": made.name})
+    namespace = made.shielded()
     until(lambda: said(lambda: made.api.read_namespaced_service_account("default", namespace)) == "", "default account")
     made.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
     debugger = {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch"]}
@@ -168,7 +169,7 @@ def wait_for_policies(place: Place) -> None:
 
 
 def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:
-    admission, name = place.release.admission, place.release.name
+    admission, name = place.installed.admission, place.installed.name
     for suffix in ("controller-pods", "controller-configmaps", "reserved"):
 
         def checked(policy: str = f"{name}-{suffix}") -> Any:
@@ -265,7 +266,7 @@ def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(pla
 @pytest.mark.parametrize("write", ["replace", "delete"])
 def test_the_controller_takes_over_no_configmap_of_a_tenant(place: Place, name: str, write: str) -> None:
     api, namespace = place.controller.api, place.namespace
-    theirs = place.release.api.create_namespaced_config_map(namespace, place.configmap(name, {"app": "train"}))
+    theirs = place.installed.api.create_namespaced_config_map(namespace, place.configmap(name, {"app": "train"}))
     theirs.metadata.labels[MANAGED_BY] = "preflight-gang"
     found = theirs.metadata.name
     answer = said(
@@ -287,20 +288,28 @@ def test_the_controller_gives_no_record_away(place: Place) -> None:
 
 
 def test_the_controller_cannot_change_its_own_configuration(place: Place) -> None:
-    name = place.release.name
+    name = place.installed.name
     found = place.controller.api.read_namespaced_config_map(name, name)
     answer = said(lambda: place.controller.api.replace_namespaced_config_map(name, name, found))
     assert "the gang controller may write only ConfigMaps" in answer
 
 
 def test_the_controller_holds_one_lease(place: Place) -> None:
-    coordination, name = place.controller.coordination, place.release.name
-    made = coordination.create_namespaced_lease(name, {"metadata": {"name": name}})
-    coordination.replace_namespaced_lease(name, name, made)
+    coordination, name = place.controller.coordination, place.installed.name
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
     other = {"metadata": {"name": "other"}}
     coordination.create_namespaced_lease(name, other)
     assert "forbidden" in said(lambda: coordination.read_namespaced_lease("other", name))
     assert "forbidden" in said(lambda: coordination.create_namespaced_lease(place.namespace, other))
+
+
+def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed) -> None:
+    prepared(fresh)
+    coordination, name = actor(fresh, fresh.name, fresh.name).coordination, fresh.name
+    leases: Any = client.CoordinationV1Api()
+    leases.delete_namespaced_lease(LEASE, name)
+    coordination.create_namespaced_lease(name, {"metadata": {"name": LEASE}})
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
 
 
 # --- a tenant who may do in his namespace whatever its admin may
@@ -403,3 +412,41 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(place: Place) 
     assert place.tenant.patch(pod, add("/spec/containers/0/image", "train:2")) == ""
     assert place.tenant.patch(pod, add("/metadata/finalizers", ["example.com/hold"])) == ""
     assert place.tenant.patch(pod, remove("/metadata/finalizers")) == ""
+
+
+# --- the release
+
+
+def test_an_upgrade_exempts_somebody_and_the_leader_stays(fresh: Installed) -> None:
+    place = prepared(fresh)
+    coordination, name, pod = place.controller.coordination, fresh.name, place.pod()
+    lease = coordination.read_namespaced_lease(LEASE, name)
+    lease.spec = {"holderIdentity": "somebody", "leaseTransitions": 3}
+    coordination.replace_namespaced_lease(LEASE, name, lease)
+    forged = add(annotation(ROSTER), "{}")
+    assert place.tenant.patch(pod, forged) != ""
+    values = fresh.gang_values()
+    tenant = f"system:serviceaccount:{place.namespace}:tenant"
+    values["preflight-gang"]["protection"]["exemptUsers"] = [tenant]
+    fresh.release.upgrade(values)
+    until(lambda: place.tenant.patch(pod, forged, dry_run="All") == "", "exemption")
+    kept = coordination.read_namespaced_lease(LEASE, name).spec
+    assert (kept.holder_identity, kept.lease_transitions) == ("somebody", 3)
+
+
+def test_uninstall_leaves_no_gang_controller_behind(fresh: Installed) -> None:
+    place = prepared(fresh)
+    place.installed.release.uninstall()
+    leases: Any = client.CoordinationV1Api()
+    for left in (
+        fresh.admission.list_validating_admission_policy,
+        fresh.admission.list_validating_admission_policy_binding,
+        fresh.rbac.list_cluster_role,
+        fresh.rbac.list_cluster_role_binding,
+    ):
+        assert [o.metadata.name for o in left().items if o.metadata.name.startswith(fresh.name)] == []
+    for left in (leases.list_namespaced_lease, fresh.rbac.list_namespaced_role, fresh.api.list_namespaced_service):
+        assert left(fresh.name).items == []
+    # What only the policies have kept apart is now the tenant's again.
+    pod = place.pod()
+    until(lambda: place.tenant.patch(pod, add(annotation(ROSTER), "{}"), dry_run="All") == "", "end of the policy")

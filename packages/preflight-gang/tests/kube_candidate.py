@@ -22,11 +22,11 @@ async def main(kubeconfig: str, namespace: str, identity: str, duration: str) ->
     async with Client(connection({"KUBECONFIG": kubeconfig})) as client:
 
         async def body(leadership: Leadership) -> None:
-            print("leads", leadership.epoch, flush=True)
             writer = client.fenced(leadership.valid)
             path = f"/api/v1/namespaces/{namespace}/configmaps/marks"
             seen = (await client.get(path, dict[str, Any]))["data"]["epoch"]
             mark = {"by": identity, "epoch": str(leadership.epoch), "count": "0"}
+            print("leads", leadership.epoch, flush=True)
             try:
                 while True:
                     try:

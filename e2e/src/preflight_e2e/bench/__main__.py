@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import gang, webhook
+from . import gang, localisation, webhook
 from .load import BenchError
 
 
@@ -15,6 +15,9 @@ def main() -> int:
     )
     gang.add_arguments(
         benches.add_parser("gang", help="seconds from the last member's address to the last member's roster")
+    )
+    localisation.add_arguments(
+        benches.add_parser("localisation", help="who is blamed in 10,000 simulated gangs, with plots")
     )
     args = parser.parse_args()
     try:

@@ -208,9 +208,12 @@ def _patched(found: Object, request: Request) -> Object:
 
 
 async def converse(
-    api: Api, intercept: Callable[[Request], Answer | None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    api: Api,
+    intercept: Callable[[Request], Awaitable[Answer | Request]],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
 ) -> None:
-    """Answer one connection's requests, one after another, until it closes."""
+    """Answer one connection's requests, one after another, until it closes; ``intercept`` may change or answer each."""
 
     async def send(*parts: bytes) -> None:
         writer.writelines(parts)
@@ -220,7 +223,8 @@ async def converse(
         await send(b"%x\r\n" % len(data), data, b"\r\n")
 
     while request := await _read(reader):
-        answer = intercept(request)
+        admitted = await intercept(request)
+        request, answer = (admitted, None) if isinstance(admitted, Request) else (request, admitted)
         if answer is None and request.method == "GET" and request.params.get("watch") in {"true", "1"}:
             # What a list of the same path is refused for, a watch is, too.
             answer = api.answer(replace(request, params=request.params | {"limit": "1"}))
