@@ -38,6 +38,8 @@ class Component:
     image: str
     package: str
     is_check: bool
+    base: str | None = None
+    """A base of its own, taken where the engine has it; else the one for all."""
 
     def dockerfile(self, root: Path) -> Path:
         return root / self.package / "Dockerfile"
@@ -54,6 +56,13 @@ COMPONENTS = (
     Component("preflight-gang", "packages/preflight-gang", is_check=False),
     Component("preflight-dcgm-diag", "packages/check-dcgm", is_check=True),
     Component("preflight-nccl-loopback", "packages/check-nccl-loopback", is_check=True),
+    # torch for CPUs, with gloo and torchrun: what a test cluster without GPUs can run
+    Component(
+        "preflight-nccl-allreduce",
+        "packages/check-nccl-allreduce",
+        is_check=True,
+        base="localhost/base/torch-cpu:2.6",
+    ),
 )
 
 
@@ -191,6 +200,8 @@ def build_nvml(source: Path, library: Path) -> None:
 
 def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:
     plain = f"{component.image}:dev"
+    if component.base is not None and engine.has(component.base):
+        base = component.base
     key = _hash(root, component.inputs(root), base, engine.identity(base) or "")
     reference = plain
     if fakes:

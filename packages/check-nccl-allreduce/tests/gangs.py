@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,8 @@ from preflight_proto.roster import Roster
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
+MUTANTS = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; " + CHECK
+"""The check with a defective agent; see ``mutants``."""
 TOKEN = "the-gangs-own-token"
 WITHIN = 50.0
 
@@ -87,6 +91,12 @@ class Member:
         text = log.read_text() if log.exists() else ""
         return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
 
+    def close(self) -> None:
+        """After its end: everything that it said is read."""
+        self._reader.join(10)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+
     def children(self) -> list[int]:
         """Process ids of everything that this member has started, by its mark in their environment."""
         return [pid for pid, mark in marked() if mark == str(self.home)]
@@ -116,6 +126,7 @@ class Gang:
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
         self.size = 2
+        self.sockets = tempfile.TemporaryDirectory()  # pytest's own folders can be too long for a socket's path
 
     def __enter__(self) -> Gang:
         return self
@@ -127,14 +138,13 @@ class Gang:
             if member.popen.poll() is None:
                 member.popen.kill()
             member.popen.wait()
-            member._reader.join(10)
-            assert member.popen.stdout is not None
-            member.popen.stdout.close()
+            member.close()
         left = self.left_behind()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         for connector in self.connectors:
             connector.__exit__(None, None, None)
+        self.sockets.cleanup()
         if error is None:
             assert not left, f"processes left behind: {left}"
 
@@ -146,6 +156,14 @@ class Gang:
             if not mine or time.monotonic() > end:
                 return mine
             time.sleep(0.05)
+
+    @contextmanager
+    def listener(self, port: int) -> Iterator[socket.socket]:
+        """Somebody else's socket on a port of rank 0."""
+        with socket.socket() as one:
+            one.bind(("0.0.0.0", port))
+            one.listen()
+            yield one
 
     def address(self, rank: int) -> str:
         return f"127.0.0.{rank + 1}"
@@ -162,11 +180,12 @@ class Gang:
         if old is None:
             (home / "state").mkdir(parents=True)
             folder = RosterFolder(home / "gang")
-            connector = FakeConnector(Path(f"/tmp/pf-{os.getpid()}-{self.control_port}-{rank}.sock"))
+            connector = FakeConnector(Path(self.sockets.name) / f"{rank}.sock")
             connector.__enter__()
             self.connectors.append(connector)
         else:
             folder, connector = old.folder, old.connector
+            old.close()
         given = {
             "MY_POD_NAME": f"pod-{rank}",
             "NODE_NAME": f"node-{rank}",

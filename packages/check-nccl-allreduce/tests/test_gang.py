@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gangs import Gang, needs_torch
+import pytest
+from gangs import CHECK, MUTANTS, Gang, needs_torch
 
 pytestmark = needs_torch
 
@@ -14,3 +15,65 @@ def test_two_members_pass_together(gang: Gang) -> None:
     assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [(0, "passed", "OK")] * 2
     assert ends[0].result.measured == ends[1].result.measured
     assert ends[0].result.reason == ends[1].result.reason
+
+
+def test_three_members_pass_together(gang: Gang) -> None:
+    gang.size = 3
+    gang.start(0, 1, 2)
+    gang.seal()
+    ends = gang.all_ended()
+    assert [end.result.code for end in ends] == ["OK"] * 3
+    assert len({end.result.reason for end in ends}) == 1
+    assert "3 ranks on 3 members" in ends[0].result.reason
+
+
+def test_a_late_member_is_waited_for(gang: Gang) -> None:
+    gang.start(0)
+    gang.seal(0)
+    gang.members[0].said("rank 0 (pod-0 on node-0) is there (1 of 2)")
+    gang.start(1)
+    gang.seal(1)
+    assert [end.result.code for end in gang.all_ended()] == ["OK", "OK"]
+
+
+def test_a_passing_member_clears_its_node_and_says_its_own_numbers(gang: Gang) -> None:
+    gang.start(0, 1)
+    gang.seal()
+    ends = gang.all_ended()
+    for end, connector in zip(ends, gang.connectors, strict=True):
+        [event] = connector.events
+        assert (event.is_healthy, event.check_name, event.component_class) == (True, "NCCLAllReduceTest", "Node")
+        assert "0 wrong element(s) in 4 verified iterations" in end.output
+
+
+def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) -> None:
+    gang.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000")
+    gang.seal()
+    ends = gang.all_ended()
+    assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [
+        (1, "failed", "LOW_BANDWIDTH")
+    ] * 2
+    assert "% below the floor of 5000 GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS" in ends[1].result.reason
+    for connector in gang.connectors:
+        [event] = connector.events
+        assert (event.is_fatal, event.recommended_action.name, event.error_code) == (False, "NONE", ["LOW_BANDWIDTH"])
+        assert event.message == "the gang's all-reduce was slower than its floor; this node took part"
+
+
+def test_the_parent_never_loads_torch(gang: Gang) -> None:
+    code = CHECK.replace(
+        "main()",
+        "import sys, os, atexit; real = os._exit; os._exit = lambda status: (print('torch loaded:', 'torch' in sys.modules, flush=True), real(status)); main()",
+    )
+    gang.start(0, 1, code=code)
+    gang.seal()
+    assert all("torch loaded: False" in end.output for end in gang.all_ended())
+
+
+@pytest.mark.parametrize("mutant", ["swapped-chunks", "flipped-bit", "own-copy", "doubled-rank", "dropped-rank"])
+def test_wrong_data_on_one_rank_fails_the_gang_and_blames_nobody(gang: Gang, mutant: str) -> None:
+    gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
+    gang.seal()
+    ends = gang.all_ended()
+    assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [(1, "failed", "WRONG_DATA")] * 2
+    assert all(not event.is_fatal for connector in gang.connectors for event in connector.events)

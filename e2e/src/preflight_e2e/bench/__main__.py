@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import webhook
+from . import localisation, webhook
 from .load import BenchError
 
 
@@ -12,6 +12,9 @@ def main() -> int:
     benches = parser.add_subparsers(required=True, metavar="BENCH")
     webhook.add_arguments(
         benches.add_parser("webhook", help="reviews per second and latency of the real server over TLS")
+    )
+    localisation.add_arguments(
+        benches.add_parser("localisation", help="who is blamed in 10,000 simulated gangs, with plots")
     )
     args = parser.parse_args()
     try:

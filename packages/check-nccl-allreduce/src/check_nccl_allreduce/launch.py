@@ -32,7 +32,6 @@ from .control.messages import STAGES, Result, Stage, Start
 
 __all__ = ["Agent"]
 
-WORKER: Final = "check_nccl_allreduce.worker"
 AGENT: Final = "check_nccl_allreduce.worker.agent"
 MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 1024 * 1024
@@ -95,13 +94,11 @@ class Agent:
         self._group.start_soon(self._watch, self._process)
 
     async def end(self) -> None:
-        """Kill torchrun and its workers (each has a session of its own) and see them go."""
+        """Kill torchrun's session, the workers with it, and see them go."""
         with anyio.CancelScope(shield=True):
             if self._process is not None:
-                _kill(self._process.pid)
-            for worker in self._workers.values():
-                if not worker.gone:
-                    _kill(worker.pid)
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
             with anyio.move_on_after(DEATH_WITHIN):
                 if self._process is not None:
                     await self._process.wait()
@@ -138,8 +135,6 @@ class Agent:
             f"--rdzv-id={secret}",
             f"--rdzv-conf=timeout={max(1, int(start.timeout))}",
             "--max-restarts=0",
-            "-m",
-            WORKER,
         ]
         line = msgspec.json.encode(
             {
@@ -238,11 +233,6 @@ class Agent:
     def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-
-def _kill(session: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(session, signal.SIGKILL)
 
 
 def _order(stage: Stage) -> tuple[int, int]:

@@ -40,7 +40,7 @@ NEXT_WAIT: Final = 5.0
 RETRY: Final = 1.0
 """Seconds after which what the API server refused or did not answer is tried again."""
 LOOK_AGAIN: Final = 0.1
-OBSTRUCTED: Final = 15.0
+OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that is not ours has given way."""
 REPORTERS: Final = 4
 SETTLERS: Final = 8

@@ -92,8 +92,8 @@ class Leader:
 
     def _incomplete(self, waited: float) -> VerdictMessage:
         if self._left:
-            rank, leaving = min(self._left.items())
-            return VerdictMessage("inconclusive", leaving.code, f"{self._name(rank)} left: {leaving.reason}")
+            _, leaving = min(self._left.items())
+            return VerdictMessage("inconclusive", leaving.code, leaving.reason)
         missing = [str(rank) for rank in range(self._nnodes) if rank not in self._hellos]
         here = ", ".join(self._name(rank) for rank in sorted(self._hellos)) or "nobody"
         return VerdictMessage(
@@ -107,6 +107,8 @@ class Leader:
         started = anyio.current_time()
         settled = None
         while len(this.results) < self._nnodes:
+            if this.left:
+                return
             now = anyio.current_time()
             if this.troubled and settled is None:
                 settled = now + SETTLE

@@ -53,7 +53,8 @@ def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[
         torch.cuda.set_device(device)
         _check_memory(order.size, device)
     timeout = datetime.timedelta(seconds=order.timeout)
-    store = dist.TCPStore(order.master_addr, order.master_port, is_master=False, timeout=timeout)
+    # A client: libuv is the server's business, and a torch built without it refuses even to be asked.
+    store = dist.TCPStore(order.master_addr, order.master_port, is_master=False, timeout=timeout, use_libuv=False)
     kwargs: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group(
         order.backend,

@@ -15,7 +15,7 @@ __all__ = ["AGENT", "LINK", "Link", "end_with_parent"]
 LINK: Final = "PREFLIGHT_WORKER_LINK"
 """Variable: path of the parent's socket."""
 AGENT: Final = "PREFLIGHT_WORKER_AGENT"
-"""Variable: process id of the torchrun that a worker belongs to."""
+"""Variable: process id of the torchrun that a worker was forked from."""
 
 _PR_SET_PDEATHSIG: Final = 1
 

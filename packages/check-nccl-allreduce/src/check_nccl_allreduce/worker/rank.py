@@ -1,4 +1,4 @@
-"""One rank, as torchrun starts it."""
+"""One rank: torchrun forks it from the agent, which has torch loaded already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import time
 import traceback
 
+from . import measure
 from .process import AGENT, LINK, Link, end_with_parent
+
+__all__ = ["main"]
 
 ORDER = "PREFLIGHT_WORKER_ORDER"
 
@@ -18,8 +21,6 @@ def main() -> None:
     link = Link(os.environ[LINK])
     link.say(pid=os.getpid(), rank=rank, local=local)
     try:
-        from . import measure
-
         order = measure.Order(**json.loads(os.environ[ORDER]))
         done = measure.measure(
             order, rank, local, world, lambda stage, iteration: link.say(stage=stage, iteration=iteration)
@@ -30,7 +31,3 @@ def main() -> None:
         link.say(error=f"{type(error).__name__}: {error}"[-2000:])
         time.sleep(0.2)  # let what NCCL prints on its way reach the log before the process group goes
     link.stay()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,171 @@
+"""Agents with a defect: torchrun as the check starts it, with one function of the rank replaced. ``MUTANT`` names the defect.
+
+Run in the agent's place (``-m mutants``); nothing of this is in the product.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from check_nccl_allreduce.worker import agent
+
+
+def mine() -> bool:
+    """Whether this rank is the one that MUTANT_RANK names."""
+    return os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
+
+
+def once() -> bool:
+    """True for the first to ask in a test: later launches are sound."""
+    try:
+        Path(os.environ["MUTANT_ONCE"]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def after_reduce(spoil: Callable[[Any, Any], None]) -> None:
+    """Have ``spoil(data, before)`` follow each large all-reduce of the mutant rank."""
+    import torch.distributed as dist
+
+    real = dist.all_reduce
+
+    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        before = tensor.clone()
+        done = real(tensor, *args, **kwargs)
+        if tensor.numel() > 1 and mine():
+            spoil(tensor, before)
+        return done
+
+    dist.all_reduce = reduce
+
+
+def before_reduce(act: Callable[[], None]) -> None:
+    """Have the mutant rank ``act`` before its second large all-reduce."""
+    import torch.distributed as dist
+
+    real, seen = dist.all_reduce, [0]
+
+    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        seen[0] += tensor.numel() > 1
+        if seen[0] == 2 and mine():
+            act()
+        return real(tensor, *args, **kwargs)
+
+    dist.all_reduce = reduce
+
+
+def swap_chunks(data: Any, _: Any) -> None:
+    half = data.numel() // 2
+    first = data[:half].clone()
+    data[:half] = data[half : 2 * half]
+    data[half : 2 * half] = first
+
+
+def flip_bit(data: Any, _: Any) -> None:
+    import torch
+
+    bits = data.view(torch.int32)
+    bits[12345] ^= 1
+
+
+def keep_own(data: Any, before: Any) -> None:
+    data.copy_(before)
+
+
+def add_again(data: Any, before: Any) -> None:
+    data.add_(before)
+
+
+def take_away(data: Any, before: Any) -> None:
+    data.sub_(before)
+
+
+def die() -> None:
+    if os.environ.get("MUTANT_ONCE") is None or once():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def ecc() -> None:
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+def slow() -> None:
+    """Launch late: the others' side of the rendezvous stands open meanwhile."""
+    real = agent.launch
+
+    def launch(argv: list[str]) -> None:
+        time.sleep(1.5)
+        real(argv)
+
+    agent.launch = launch
+
+
+def no_rendezvous() -> None:
+    """Whatever port the leader names, the rendezvous there does not work."""
+
+    def launch(argv: list[str]) -> None:
+        raise ConnectionError("DistNetworkError: the server socket has failed")
+
+    agent.launch = launch
+
+
+def vandal() -> None:
+    """Before each large all-reduce, write to the keys that a rendezvous without a name would use."""
+    import torch.distributed as dist
+
+    real = dist.all_reduce
+
+    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])
+        store = dist.TCPStore(order["master_addr"], order["master_port"], is_master=False, use_libuv=False)
+        for prefix in ("", "none/", "none/torchelastic/", "/worker/attempt_0/", "default_pg/", "none/default_pg/0//"):
+            for key in ("rank_0", "rank_1", "0/0", "store_based_barrier_key:1", "torchelastic/role_info/0"):
+                store.set(prefix + key, "nonsense")
+        return real(tensor, *args, **kwargs)
+
+    dist.all_reduce = reduce
+
+
+SPOILT = {
+    "swapped-chunks": swap_chunks,
+    "flipped-bit": flip_bit,
+    "own-copy": keep_own,
+    "doubled-rank": add_again,
+    "dropped-rank": take_away,
+}
+ACTS = {"die": die, "crash": crash, "hang": hang, "ecc": ecc}
+PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "vandal": vandal}
+
+
+def main() -> None:
+    what = os.environ["MUTANT"]
+    if what in SPOILT:
+        after_reduce(SPOILT[what])
+    elif what in ACTS:
+        before_reduce(ACTS[what])
+    elif what in PREPARED:
+        PREPARED[what]()
+    else:
+        sys.exit(f"no mutant {what}")
+    agent.main()
+
+
+if __name__ == "__main__":
+    main()
