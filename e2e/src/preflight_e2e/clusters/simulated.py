@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -48,6 +50,8 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
+PR_SET_CHILD_SUBREAPER = 36
+"""From linux/prctl.h."""
 
 
 class SimulatedLab(Lab):
@@ -58,6 +62,7 @@ class SimulatedLab(Lab):
 
     def __init__(self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]) -> None:
         self.say, self.nodes, self.environments = say, list(nodes), environments
+        _adopt_orphans()
         self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
         self.logs = self.root / "logs"
         self.logs.mkdir()
@@ -111,6 +116,7 @@ class SimulatedLab(Lab):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        _end_orphans()
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _background(self, what: str, work: Coroutine[Any, Any, None]) -> None:
@@ -149,9 +155,13 @@ class SimulatedLab(Lab):
         folder = self.root / "stubs"
         folder.mkdir()
         into = [f"-I{PROTO.parent}", f"--python_out={folder}", f"--grpc_python_out={folder}", PROTO.name]
-        done = subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *into], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", *into], check=False, capture_output=True, text=True
+        )
         if done.returncode != 0:
-            raise LabError(f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); mend the file.")
+            raise LabError(
+                f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); mend the file."
+            )
         return folder
 
     def _node(self, name: str, environ: Mapping[str, str]) -> Node:
@@ -159,7 +169,9 @@ class SimulatedLab(Lab):
         for folder in ("var/run/nvsentinel", "pods"):
             (root / folder).mkdir(parents=True)
         number = 2 + self.nodes.index(name)
-        return Node(name, f"{self._network}.{number}", root, {**environ, "FAKE_NODE_JSON": str(root / "node.json")}, uuids(name))
+        return Node(
+            name, f"{self._network}.{number}", root, {**environ, "FAKE_NODE_JSON": str(root / "node.json")}, uuids(name)
+        )
 
     def _fake_node(self, node: Node, stubs: Path) -> None:
         environ = {
@@ -221,7 +233,9 @@ class SimulatedLab(Lab):
         self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports])
         told = ["--config", str(self.root / "preflight-gang.yaml")]
         self._start(gang, [str(self._program(gang)), "run", *told, *ports], {"KUBECONFIG": str(self.kubeconfig)})
-        serving = until("the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS)
+        serving = until(
+            "the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS
+        )
         url = f"https://127.0.0.1:{serving[0][0]}/mutate-pod"
         self.double.admit = Admission(
             self.double.api, url, folder / "ca.crt", lambda pod: unimplemented(pod, self.images)
@@ -276,7 +290,9 @@ class SimulatedLab(Lab):
     def namespace(self, name: str) -> str:
         # With a name of its own, so that ports which follow from it are this run's alone.
         name = f"{name}-{secrets.token_hex(3)}"
-        self.api.create_namespace({"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}})
+        self.api.create_namespace(
+            {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
+        )
         return name
 
     def remove_namespace(self, name: str) -> None:
@@ -309,3 +325,24 @@ def _free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def _adopt_orphans() -> None:
+    """What a check leaves behind when it is killed becomes a child of this process, which ends it."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    while children := _children():
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # its own children are ours then
+
+
+def _children() -> list[int]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found

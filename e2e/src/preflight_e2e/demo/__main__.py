@@ -29,10 +29,16 @@ DOUBLES = "API server, scheduler and kubelet (no containers: processes of this m
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="demo", description="Three gangs of GPU pods, two sick nodes, one missing member.")
-    parser.add_argument("--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component")
+    parser = argparse.ArgumentParser(
+        prog="demo", description="Three gangs of GPU pods, two sick nodes, one missing member."
+    )
+    parser.add_argument(
+        "--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
-    parser.add_argument("--report", type=Path, metavar="FILE", default=Path("report.html"), help="the page (%(default)s)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", default=Path("report.html"), help="the page (%(default)s)"
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGHUP, _interrupted)
@@ -52,6 +58,8 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
     began = time.monotonic()
     [scenario] = load(SCENARIO)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 130
     console.print(f"[bold]Real:[/] {REAL}.\n[bold]Doubles:[/] {DOUBLES}.", soft_wrap=True)
     timeout = scenario.values["gangTimeout"]
     console.print(f"One setting is not the default: members of a gang wait {timeout} for each other instead of 600s.")
