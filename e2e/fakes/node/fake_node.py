@@ -4,6 +4,9 @@ Runs as a DaemonSet pod with the host's network. All three read one node.json, w
 `node-<NODE_NAME>`; this process brings it to /etc/node-local and acknowledges it by an annotation. What happens is printed as JSON
 lines. Nothing of Preflight is imported.
 
+Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on standard input, there is no
+device plugin, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
+
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
             "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
@@ -24,18 +27,16 @@ import urllib.request
 from concurrent import futures
 from pathlib import Path
 
-import deviceplugin_pb2 as dp
-import deviceplugin_pb2_grpc as dp_grpc
 import grpc
 import health_event_pb2 as he
 import health_event_pb2_grpc as he_grpc
 from google.protobuf import empty_pb2, json_format
 
 NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
-LOCAL = Path("/etc/node-local")
-PLUGINS = Path("/var/lib/kubelet/device-plugins")
-SOCKET = Path("/var/run/nvsentinel/nvsentinel.sock")
-ENGINE_PORT = 5555
+WITHOUT_KUBELET = bool(os.environ.get("FAKE_NODE_STDIN"))
+LOCAL = Path(os.environ.get("FAKE_NODE_LOCAL", "/etc/node-local"))
+SOCKET = Path(os.environ.get("FAKE_NODE_SOCKET", "/var/run/nvsentinel/nvsentinel.sock"))
+ENGINE_PORT = int(os.environ.get("FAKE_NODE_ENGINE_PORT", "5555"))
 TESTS = {1: ["software"], 2: ["software", "memory", "pcie"]}
 DEEP = ["software", "memory", "pcie", "diagnostic", "targeted_stress"]
 IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER = 222, 217, 203, 244, 255
@@ -49,6 +50,7 @@ class Node:
     """node.json, and when it changes."""
 
     def __init__(self):
+        self.local = LOCAL
         self.facts = {"gpus": []}
         self.changed = asyncio.Event()
 
@@ -102,78 +104,13 @@ async def follow_configmap(node):
         await asyncio.sleep(0.2)
 
 
-# --- device plugin: the GPUs, as the kubelet hands them out
-
-
-class Plugin(dp_grpc.DevicePluginServicer):
-    def __init__(self, node):
-        self.node = node
-
-    async def GetDevicePluginOptions(self, request, context):
-        return dp.DevicePluginOptions(get_preferred_allocation_available=True)
-
-    async def ListAndWatch(self, request, context):
-        while True:
-            devices = [dp.Device(ID=gpu["uuid"], health="Healthy") for gpu in self.node.facts["gpus"]]
-            yield dp.ListAndWatchResponse(devices=devices)
-            await self.node.changed.wait()
-
-    async def GetPreferredAllocation(self, request, context):
-        """Lowest index first, so that a test knows which GPUs a second pod gets."""
-        order = [gpu["uuid"] for gpu in self.node.facts["gpus"]]
-        answers = []
-        for wanted in request.container_requests:
-            must = list(wanted.must_include_deviceIDs)
-            rest = sorted(set(wanted.available_deviceIDs) - set(must), key=order.index)
-            answers.append(dp.ContainerPreferredAllocationResponse(deviceIDs=(must + rest)[: wanted.allocation_size]))
-        return dp.PreferredAllocationResponse(container_responses=answers)
-
-    async def Allocate(self, request, context):
-        """What NVIDIA's toolkit does: names the devices, brings the driver's library."""
-        library = "libnvidia-ml.so.1"
-        mounts = [
-            dp.Mount(container_path=str(LOCAL), host_path=str(LOCAL), read_only=True),
-            dp.Mount(
-                container_path=f"/usr/lib/x86_64-linux-gnu/{library}", host_path=str(LOCAL / library), read_only=True
-            ),
-        ]
-        answers = [
-            dp.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(r.devices_ids)}, mounts=mounts)
-            for r in request.container_requests
-        ]
-        tell(allocated=[list(r.devices_ids) for r in request.container_requests])
-        return dp.AllocateResponse(container_responses=answers)
-
-    async def PreStartContainer(self, request, context):
-        return dp.PreStartContainerResponse()
-
-
-async def run_plugin(node):
-    """Serve, register, and register again when the kubelet has restarted (it clears its plugin folder)."""
-    name = "fake-gpu.sock"
-    while True:
-        server = grpc.aio.server()
-        dp_grpc.add_DevicePluginServicer_to_server(Plugin(node), server)
-        (PLUGINS / name).unlink(missing_ok=True)
-        server.add_insecure_port(f"unix://{PLUGINS / name}")
-        await server.start()
-        try:
-            async with grpc.aio.insecure_channel(f"unix://{PLUGINS / 'kubelet.sock'}") as channel:
-                options = dp.DevicePluginOptions(get_preferred_allocation_available=True)
-                await dp_grpc.RegistrationStub(channel).Register(
-                    dp.RegisterRequest(
-                        version="v1beta1", endpoint=name, resource_name="nvidia.com/gpu", options=options
-                    ),
-                    timeout=5,
-                )
-            tell(registered="nvidia.com/gpu")
-            while (PLUGINS / name).exists():
-                await asyncio.sleep(1)
-        except grpc.aio.AioRpcError as error:
-            tell(registered=False, why=error.details())
-            await asyncio.sleep(1)
-        finally:
-            await server.stop(0)
+async def follow_stdin(node):
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        node.put(json.loads(line))
+        await node.applied()
+        tell(configured=True)
 
 
 # --- DCGM hostengine
@@ -344,8 +281,6 @@ class Connection:
 
 
 async def main():
-    shutil.copy("/opt/fake-node/libnvidia-ml.so.1", LOCAL / "libnvidia-ml.so.1")
-    (LOCAL / "libnvidia-ml.so.1").chmod(0o755)
     node = Node()
     engine, connection = Engine(node), Connection(node)
 
@@ -354,9 +289,16 @@ async def main():
         await connection.follow()
 
     node.applied = applied
+    if WITHOUT_KUBELET:
+        await follow_stdin(node)
+        return
+    from device_plugin import run_plugin
+
+    shutil.copy("/opt/fake-node/libnvidia-ml.so.1", LOCAL / "libnvidia-ml.so.1")
+    (LOCAL / "libnvidia-ml.so.1").chmod(0o755)
     async with asyncio.TaskGroup() as group:
         group.create_task(follow_configmap(node))
-        group.create_task(run_plugin(node))
+        group.create_task(run_plugin(node, tell))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,30 @@ class Installed:
     def with_values(self, **values: Any) -> Values:
         return {"preflight-injector": {**self.values, **values}}
 
+    def gang_values(self, **values: Any) -> Values:
+        """The gang controller's rights and policies without a replica, for :meth:`shielded` namespaces only."""
+        own = {
+            "enabled": True,
+            "fullnameOverride": self.name,
+            "replicas": 0,
+            "protection": {
+                "namespaceSelector": {
+                    "matchExpressions": [{"key": "preflight-e2e", "operator": "In", "values": [self.name]}]
+                }
+            },
+        }
+        return {"preflight-gang": {**own, **values}}
+
     def namespace(self, **labels: str) -> str:
         """A new namespace; the webhooks' own cache of namespaces has to see it before it counts."""
         name = f"{self.name}-{len(self.namespaces)}"
         self.api.create_namespace({"metadata": {"name": name, "labels": labels}})
         self.namespaces.append(name)
         return name
+
+    def shielded(self) -> str:
+        """A namespace that this release protects, and no other release on the cluster."""
+        return self.namespace(**{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "disabled"})
 
     def opted_in(self) -> str:
         """A namespace in which pods are injected by now."""
@@ -79,6 +98,13 @@ class Installed:
     def published(self) -> bool:
         """Every entry trusts exactly what the Secret says."""
         return set(self.bundles()) == {self.secret()["ca.crt"]}
+
+    def remove(self) -> None:
+        """Take away the release and its namespaces."""
+        self.release.uninstall()
+        for name in [self.name, *self.namespaces]:
+            with suppress(client.ApiException):
+                self.api.delete_namespace(name)
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import urllib3
 import yaml
 from kubernetes import client, config, stream, utils, watch
 
@@ -74,6 +75,8 @@ class Lab:
 
     def fake_nodes(self) -> None:
         """Start the fakes on every schedulable node and wait for their GPUs."""
+        if self._exists(FAKES):  # kept, or left by a run that was killed: of an image that may be older than ours
+            self.remove_namespace(FAKES)
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
         for document in documents:
             try:
@@ -193,20 +196,25 @@ class Lab:
     def addresses(self, namespace: str) -> Iterator[dict[str, float]]:
         """By pod, the time (seconds since the epoch) at which the API server first told its address; filled as it goes."""
         seen: dict[str, float] = {}
+        over = threading.Event()
         watching: Any = watch.Watch()  # type: ignore[no-untyped-call]
 
         def follow() -> None:
             api = client.CoreV1Api(client.ApiClient())
-            for event in watching.stream(api.list_namespaced_pod, namespace, timeout_seconds=600):
-                pod = event["object"]
-                if pod.status.pod_ip:
-                    seen.setdefault(pod.metadata.name, time.time())
+            while not over.is_set():
+                # The namespace's removal ends the connection.
+                with contextlib.suppress(urllib3.exceptions.HTTPError, client.ApiException):
+                    for event in watching.stream(api.list_namespaced_pod, namespace, timeout_seconds=600):
+                        pod = event["object"]
+                        if pod.status.pod_ip:
+                            seen.setdefault(pod.metadata.name, time.time())
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
         try:
             yield seen
         finally:
+            over.set()
             watching.stop()
 
     # --- namespaces
@@ -216,20 +224,22 @@ class Lab:
         self.api.create_namespace(
             {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
         )
+        # A gang's member is stamped whichever checks are configured.
         probe = {
-            "metadata": {"name": "probe"},
-            "spec": {"containers": [{"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "metadata": {"name": "probe", "labels": {"app.kubernetes.io/gang-id": "probe"}},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
         }
 
-        def injected() -> bool:
+        def reached() -> bool:
             try:
-                return bool(self.api.create_namespaced_pod(name, probe, dry_run="All").spec.init_containers)
+                made = self.api.create_namespaced_pod(name, probe, dry_run="All")
             except client.ApiException as error:
                 if error.status in {403, 500}:  # no default ServiceAccount yet, or no webhook replica reached yet
                     return False
                 raise
+            return "preflight.nvsentinel.nvidia.com/gang" in (made.metadata.annotations or {})
 
-        until(f"pods of namespace {name} are injected", injected, 30)
+        until(f"the webhook is called for pods of namespace {name}", reached, 30)
         return name
 
     def remove_namespace(self, name: str) -> None:

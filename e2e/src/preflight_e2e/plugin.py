@@ -42,9 +42,7 @@ def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
-    with ApiServer(
-        tmp_path_factory.mktemp("apiserver"), folder, feature_gates=gates, runtime_config=groups
-    ) as server:
+    with ApiServer(tmp_path_factory.mktemp("apiserver"), folder, feature_gates=gates, runtime_config=groups) as server:
         yield server
 
 

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +58,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
         )
         return outcome
-    namespace = lab.namespace(f"pf-{scenario.id}")
+    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}")
     try:
         for step in scenario.steps:
             for letter, node in bound.items():
@@ -255,7 +256,8 @@ def _check(status: Any) -> dict[str, Any]:
     """One check as its container's status tells it."""
     ended = status.state.terminated
     if ended is None:
-        return {"check": status.name.removeprefix("preflight-"), "outcome": "not ended", "code": "", "exit_code": None}
+        outcome = "not ended" if status.state.running else "not run"
+        return {"check": status.name.removeprefix("preflight-"), "outcome": outcome, "code": "", "exit_code": None}
     try:
         result = json.loads(ended.message or "{}")
     except ValueError:

@@ -23,12 +23,12 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Check(_Row, frozen=True, kw_only=True):
-    """How one check of a pod must end. ``says``: a text that its log must contain."""
+    """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one before it failed."""
 
     check: str
-    outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive"]
-    code: str
-    exit_code: int
+    outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive", "not run"]
+    code: str = ""
+    exit_code: int | None = None
     says: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -23,6 +24,15 @@ from preflight_gang.kube.client import (
 from preflight_gang.kube.connection import Connection
 
 pytestmark = pytest.mark.anyio
+
+
+class Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+
+
+class Pod(msgspec.Struct):
+    status: Status
 
 
 async def make(client: Client, api: Api, *wanted: str, **labels: str) -> list[Item]:
@@ -146,13 +156,6 @@ async def test_pods_are_selected_by_node(client: Client, api: Api) -> None:
 
 
 async def test_status_is_written_through_its_subresource_alone(client: Client, api: Api) -> None:
-    class Status(msgspec.Struct, rename="camel"):
-        phase: str = ""
-        pod_ip: str = msgspec.field(name="podIP", default="")
-
-    class Pod(msgspec.Struct):
-        status: Status
-
     path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}, **status}
     await client.create(api.path("pods"), body)
@@ -178,7 +181,7 @@ async def test_a_watch_tells_what_happened_after_its_version(client: Client, api
     assert seen[0].object == made
     assert seen[2].object is not None
     assert seen[2].object.data == {"k": "v"}
-    assert all(int(a.resource_version) < int(b.resource_version) for a, b in zip(seen, seen[1:], strict=False))
+    assert all(int(a.resource_version) < int(b.resource_version) for a, b in pairwise(seen))
 
 
 async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(client: Client, api: Api) -> None:
@@ -195,15 +198,22 @@ async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(clie
     ]
 
 
-async def test_a_bookmark_moves_the_version_of_a_quiet_watch(client: Client, api: Api) -> None:
+async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(client: Client, api: Api) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
     params = {"labelSelector": "never=selected"}
-    await make(client, api, "other")
-    async with client.watch(path, Item, resource_version=version, params=params, seconds=4) as events:
-        seen = [event async for event in events]
-    assert {event.type for event in seen} == {"BOOKMARK"}
-    assert int(seen[-1].resource_version) > int(version)
+    async with client.watch(path, Item, resource_version=version, params=params, seconds=6) as events:
+        (made,) = await make(client, api, "other")
+        event = await anext(events)  # sent shortly before the watch ends
+    assert (event.type, event.object) == ("BOOKMARK", None)
+    assert int(event.resource_version) >= int(made.metadata.resource_version)
+
+
+async def test_a_watch_in_which_nothing_happens_ends_without_a_word(client: Client, api: Api) -> None:
+    path = api.path("secrets")
+    version = await version_of(client, path)
+    async with client.watch(path, Item, resource_version=version, seconds=3) as events:
+        assert [event async for event in events] == []
 
 
 async def test_a_watch_from_a_version_that_was_compacted_is_gone(client: Client, api: Api) -> None:
@@ -219,9 +229,9 @@ async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, a
     path = api.path("configmaps")
     async with proxied(target) as (proxy, through), Client(through) as client:
         version = await version_of(client, path)
-        with pytest.raises(KubeError, match="no answer to watch"):
-            async with client.watch(path, Item, resource_version=version) as events:
-                proxy.cut()
+        async with client.watch(path, Item, resource_version=version) as events:
+            proxy.cut()
+            with pytest.raises(KubeError, match="no answer to watch"):
                 await anext(events)
 
 
@@ -269,8 +279,8 @@ async def test_a_merge_patch_of_an_old_version_is_a_conflict(client: Client, api
 
 async def test_a_write_that_changes_nothing_makes_no_new_version(client: Client, api: Api) -> None:
     path = api.path("configmaps", "one")
-    (made,) = await make(client, api, "one")
-    await client.merge_patch(path, {"metadata": {"labels": None}})
+    (made,) = await make(client, api, "one", a="b")
+    await client.merge_patch(path, {"metadata": {"labels": {"a": "b", "none": None}}})
     assert (await client.get(path, Item)).metadata.resource_version == made.metadata.resource_version
 
 
@@ -316,7 +326,7 @@ async def test_a_json_patch_applies_whole_or_not_at_all(
 async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
     (made,) = await make(client, api, "one")
     path = api.path("configmaps", "one")
-    operations = [
+    operations: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/uid", "value": made.metadata.uid},
         {"op": "add", "path": "/data", "value": {"k": "v"}},
     ]
@@ -329,8 +339,8 @@ async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
 
 async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(client: Client, api: Api) -> None:
     await make(client, api, "one")
+    operations = [{"op": "replace", "path": "/metadata/uid", "value": "another"}]
     with pytest.raises(Invalid):
-        operations = [{"op": "replace", "path": "/metadata/uid", "value": "another"}]
         await client.json_patch(api.path("configmaps", "one"), operations)
 
 

@@ -86,3 +86,16 @@ def test_an_unreadable_file_is_one_sentence(path: str) -> None:
     )
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("gangDiscovery: {method: gossip}", "gangDiscovery.method"),
+        ("gangDiscovery: {optIn: [jobset, cron]}", "gangDiscovery.optIn[1]"),
+        ("checks: [{name: a, image: b, gang: 1}]", "checks[0].gang"),
+    ],
+)
+def test_unknown_words_of_gangs_are_named(text: str, path: str) -> None:
+    [problem] = problems(text)
+    assert problem.startswith(f"{path}: ")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preflight_proto.stamp import gang_hash
 
 JOB = """
 apiVersion: batch/v1
@@ -74,3 +75,40 @@ def test_a_missing_file_is_one_sentence_and_exit_2() -> None:
         2,
         "/nowhere.yaml: No such file or directory; give a file with a pod in it.\n",
     )
+
+
+MEMBERS = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: hpc}
+spec: {template: {spec: {schedulingGroup: {podGroupName: llm}, containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: driver, labels: {app.kubernetes.io/gang-id: llm, app.kubernetes.io/gang-size: "3"}}
+spec: {containers: [{name: c, image: i}]}
+"""
+
+
+def test_the_gang_is_explained(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
+    lines = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout.splitlines()
+    assert [line for line in lines if line.startswith("  gang: ")] == [
+        "  gang: llm (by schedulingGroup, size not known at admission); takes part in its checks; told in ConfigMap preflight-llm",
+        "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm",
+    ]
+    assert "Pod driver: stamped" in lines
+    assert "  worst-case start delay: 15m if every check uses up its time" in lines  # 10 of them waiting for the others
+
+
+def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
+    def label(text: str) -> str:
+        told = json.loads(explain("-f", "-", "-o", "json", stdin=text).stdout)
+        assert told["gang"]["id"] == "llm"
+        [operation] = [o for o in told["patch"] if o["path"].startswith("/metadata/labels")]
+        return str(operation["value"]["preflight.nvsentinel.nvidia.com/gang"])
+
+    job = MEMBERS.split("---", maxsplit=1)[0]
+    assert label(job) == gang_hash("hpc", "llm")
+    assert label(job.replace(", namespace: hpc", "")) == gang_hash("default", "llm")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +45,8 @@ class ApiDouble:
         """Everything that was asked, in order."""
         self.fault: Callable[[Request], Answer | None] = lambda _: None
         """May answer a request in the server's place."""
+        self.admit: Callable[[Request], Awaitable[Answer | Request]] = _as_it_is
+        """Admission: may refuse a request, or change it."""
         self.port = 0
         self._tls = tls
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -66,7 +68,7 @@ class ApiDouble:
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        await self._server.wait_closed()
+        await asyncio.sleep(0)  # transports close in the loop's next turn
 
     def __enter__(self) -> ApiDouble:
         ready, self._stop = threading.Event(), asyncio.Event()
@@ -102,12 +104,12 @@ class ApiDouble:
         resource = next(r for r in self.api.served if r.plural == plural)
         return self.store.create(resource, body["metadata"].get("namespace", ""), body)
 
-    def _intercept(self, request: Request) -> Answer | None:
+    async def _intercept(self, request: Request) -> Answer | Request:
         self.requests.append(request)
         if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
             said = {"kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized"}
             return Answer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
-        return self.fault(request)
+        return self.fault(request) or await self.admit(request)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -119,6 +121,10 @@ class ApiDouble:
         finally:
             del self._open[task]
             writer.close()
+
+
+async def _as_it_is(request: Request) -> Request:
+    return request
 
 
 def write_kubeconfig(path: Path, server: str, *, ca: Path | None = None, user: dict[str, Any] | None = None) -> Path:

@@ -2,116 +2,90 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
-_MISSING = object()
+import msgspec
 
 
 class DoesNotApply(Exception):
     """The patch cannot be applied to this object: the real server answers 422 without saying why."""
 
 
-def json_patch(target: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
+def copied(value: Any) -> Any:
+    """A deep copy of JSON, a good deal faster than the general one."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def json_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
     """RFC 6902, all operations or none.
 
     Two habits of the real server's library: ``test`` with null holds where nothing is, if only the parent is there,
     and ``replace`` adds a missing member of an object.
     """
-    result: Any = deepcopy(target)
-    for operation in operations:
-        op, path = operation.get("op"), _tokens(operation["path"])
-        if op == "test":
-            found = _get(result, path)
-            if (None if found is _MISSING else found) != operation.get("value"):
-                raise DoesNotApply(f"test {operation['path']}")
-        elif op in {"add", "replace"}:
-            _set(result, path, deepcopy(operation.get("value")), insert=op == "add")
-        elif op == "remove":
-            _take(result, path)
-        elif op in {"move", "copy"}:
-            origin = _tokens(operation["from"])
-            value = _take(result, origin) if op == "move" else deepcopy(_get(result, origin))
-            if value is _MISSING:
-                raise DoesNotApply(f"{op} {operation['from']}")
-            _set(result, path, value, insert=True)
-        else:
-            raise DoesNotApply(f"unknown op {op!r}")
-    return result  # type: ignore[no-any-return]
+    result = copied(target)
+    for step in operations:
+        try:
+            _apply(result, step)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DoesNotApply(f"{step}: {error}") from error
+    return result
 
 
-def _tokens(pointer: str) -> list[str]:
-    if not pointer.startswith("/"):
-        raise DoesNotApply(f"path {pointer!r}")
-    return [token.replace("~1", "/").replace("~0", "~") for token in pointer[1:].split("/")]
+def _apply(document: Any, step: dict[str, Any]) -> None:
+    parent, key = _locate(document, step["path"])
+    match step["op"]:
+        case "test":
+            if (parent.get(key) if isinstance(parent, dict) else parent[key]) != step.get("value"):
+                raise ValueError("something else is there")
+        case "add":
+            _add(parent, key, copied(step.get("value")))
+        case "replace":
+            parent[key] = copied(step.get("value"))
+        case "remove":
+            del parent[key]
+        case "copy" | "move" as op:
+            origin, name = _locate(document, step["from"])
+            _add(parent, key, origin.pop(name) if op == "move" else copied(origin[name]))
+        case other:
+            raise ValueError(f"unknown op {other!r}")
 
 
-def _parent(target: Any, path: list[str]) -> Any:
-    for token in path[:-1]:
-        target = _child(target, token)
-    if not isinstance(target, dict | list):
-        raise DoesNotApply("/" + "/".join(path))
-    return target
+def _locate(document: Any, pointer: str) -> tuple[Any, Any]:
+    """The container that ``pointer`` leads into, and the key within it."""
+    *way, last = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    for token in way:
+        document = document[int(token) if isinstance(document, list) else token]
+    if isinstance(document, list):
+        return document, len(document) if last == "-" else int(last)
+    return document, last
 
 
-def _child(target: Any, token: str) -> Any:
-    if isinstance(target, dict):
-        return target.get(token, _MISSING)
-    if isinstance(target, list):
-        return target[_index(target, token)]
-    return _MISSING
-
-
-def _index(target: list[Any], token: str, *, end: int = 0) -> int:
-    if token == "-" and end:
-        return len(target)
-    if not token.isdecimal() or int(token) >= len(target) + end:
-        raise DoesNotApply(f"index {token}")
-    return int(token)
-
-
-def _get(target: Any, path: list[str]) -> Any:
-    return _child(_parent(target, path), path[-1])
-
-
-def _set(target: Any, path: list[str], value: Any, *, insert: bool) -> None:
-    parent = _parent(target, path)
-    if isinstance(parent, dict):
-        parent[path[-1]] = value
-    elif insert:
-        parent.insert(_index(parent, path[-1], end=1), value)
+def _add(parent: Any, key: Any, value: Any) -> None:
+    if not isinstance(parent, list):
+        parent[key] = value
+    elif key <= len(parent):
+        parent.insert(key, value)
     else:
-        parent[_index(parent, path[-1])] = value
-
-
-def _take(target: Any, path: list[str]) -> Any:
-    parent = _parent(target, path)
-    if _child(parent, path[-1]) is _MISSING:
-        raise DoesNotApply("/" + "/".join(path))
-    return parent.pop(path[-1] if isinstance(parent, dict) else _index(parent, path[-1]))
+        raise IndexError(key)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return deepcopy(patch)
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merge_patch(result.get(name), value)
-    return result
+        return patch
+    kept = target if isinstance(target, dict) else {}
+    merged = {name: merge_patch(kept.get(name), value) for name, value in patch.items() if value is not None}
+    return {name: value for name, value in kept.items() if name not in patch} | merged
 
 
 def strategic_patch(target: Any, patch: Any) -> Any:
     """Strategic merge as far as it is a merge of maps; lists and directives are not implemented."""
-    if _beyond_maps(patch):
+
+    def beyond_maps(part: Any) -> bool:
+        if isinstance(part, dict):
+            return any(str(name).startswith("$") or beyond_maps(value) for name, value in part.items())
+        return isinstance(part, list)
+
+    if beyond_maps(patch):
         raise NotImplementedError("strategic merge of lists or with $ directives")
     return merge_patch(target, patch)
-
-
-def _beyond_maps(patch: Any) -> bool:
-    if isinstance(patch, dict):
-        return any(str(name).startswith("$") or _beyond_maps(value) for name, value in patch.items())
-    return isinstance(patch, list)

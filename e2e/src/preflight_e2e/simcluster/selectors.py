@@ -9,7 +9,8 @@ from typing import Any
 Matches = Callable[[dict[str, Any]], bool]
 
 _TERM = re.compile(
-    r"\s*(?:(?P<absent>!)\s*)?(?P<key>[\w./-]+)\s*(?:(?P<op>==|=|!=)\s*(?P<value>[\w.-]*)|(?P<set>in|notin)\s*\((?P<values>[^)]*)\))?\s*(?:,|$)"
+    r"\s*(?P<absent>!)?(?P<key>[\w./-]+)\s*"
+    r"((?P<op>==?|!=)\s*(?P<value>[\w.-]*)|(?P<among>in|notin)\s*\((?P<values>[^)]*)\))?\s*(,|$)"
 )
 _FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"}
 
@@ -21,32 +22,29 @@ def selection(labels: str, fields: str) -> Matches:
 
 
 def _terms(selector: str) -> list[re.Match[str]]:
-    terms, at = [], 0
-    while at < len(selector):
+    terms: list[re.Match[str]] = []
+    while (at := terms[-1].end() if terms else 0) < len(selector):
         if not (term := _TERM.match(selector, at)):
             raise NotImplementedError(f"selector {selector!r}")
         terms.append(term)
-        at = term.end()
     return terms
 
 
 def _on_labels(term: re.Match[str]) -> Matches:
-    key, op, value = term["key"], term["op"] or term["set"], term["value"]
-    values = {one.strip() for one in (term["values"] or "").split(",")} if term["set"] else {value}
-    if op is None:
-        return lambda item: (key in _labels(item)) != bool(term["absent"])
-    if op in {"!=", "notin"}:  # hold for an object without the label, too
-        return lambda item: _labels(item).get(key) not in values
-    return lambda item: _labels(item).get(key) in values
+    key, op = term["key"], term["op"] or term["among"]
+    values = {one.strip() for one in term["values"].split(",")} if term["among"] else {term["value"]}
+
+    def matches(item: dict[str, Any]) -> bool:
+        labels = item["metadata"].get("labels") or {}
+        if op is None:
+            return (key in labels) != bool(term["absent"])
+        return (labels.get(key) in values) == (op in {"=", "==", "in"})  # != and notin hold without the label, too
+
+    return matches
 
 
 def _on_field(term: re.Match[str]) -> Matches:
-    key, op, value = term["key"], term["op"], term["value"]
-    if key not in _FIELDS or op is None:
+    if term["key"] not in _FIELDS or term["op"] is None:
         raise NotImplementedError(f"field selector {term[0]!r}")
-    part, name = key.split(".")
-    return lambda item: ((item.get(part, {}).get(name) or "") == value) == (op != "!=")
-
-
-def _labels(item: dict[str, Any]) -> dict[str, str]:
-    return item["metadata"].get("labels") or {}
+    part, name = term["key"].split(".")
+    return lambda item: (item.get(part, {}).get(name, "") == term["value"]) == (term["op"] != "!=")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 from preflight_proto import names
@@ -17,6 +18,9 @@ from preflight_proto.roster import Roster, decode_roster
 from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash
 
 from .objects import ContainerStatus, OwnerReference, Pod, Terminated
+
+_POD_GROUP: Final = "pod-group-name"
+"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
 
 __all__ = ["Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member"]
 
@@ -49,7 +53,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
     ``attempt`` is the restart count of its gang check. ``roster`` is what it was told last, as written, and ``told`` the same read
-    (None where nothing readable is there).
+    (None where nothing readable is there). ``pod_group`` names the object that knows the size where the stamp could not.
     """
 
     uid: str
@@ -70,6 +74,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None
     object: str | None
     source: str
+    pod_group: str | None
 
     @property
     def alive(self) -> bool:
@@ -132,6 +137,7 @@ def member(pod: Pod, stamp: Stamp) -> Member:
         size=stamp.size,
         object=stamp.object,
         source=stamp.source,
+        pod_group=pod.metadata.annotations.get(_POD_GROUP) if stamp.source == "owner" else None,
     )
 
 

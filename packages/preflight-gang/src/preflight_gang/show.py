@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 from preflight_proto import names
 from preflight_proto.stamp import ContractError, configmap_name
 
@@ -15,7 +11,8 @@ from .lookup import served
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
 from .sealing import Gang, decide
-from .sizing import size
+from .sizes import Known
+from .sizing import object_of, size
 from .sources import SOURCES
 from .writer import obstacle, record_in
 
@@ -50,11 +47,9 @@ async def _gang(client: Client, namespace: str, raw: str, members: list[Member])
         stored = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
     except NotFound:
         stored = None
-    first = min(members, key=lambda m: m.name)
-    about: Mapping[str, Any] | str = "is not looked for"
-    source = SOURCES.get(first.source)
-    if first.object is not None and source is not None:
-        about = await _object(client, source.group, source.resource, namespace, first.object)
+    about: Known | str = "is not looked for"
+    if (named := object_of(members)) is not None:
+        about = await _object(client, named[0], namespace, named[1])
     everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
     return Gang(
         namespace=namespace,
@@ -67,17 +62,21 @@ async def _gang(client: Client, namespace: str, raw: str, members: list[Member])
     )
 
 
-async def _object(client: Client, group: str, resource: str, namespace: str, name: str) -> Mapping[str, Any] | str:
-    try:
-        path = await served(client, group, resource)
-        if path is None:
-            return f"cannot be read: the cluster does not serve {resource}.{group}"
-        root, _, plural = path.rpartition("/")
-        return await client.get(f"{root}/namespaces/{namespace}/{plural}/{name}", dict)
-    except NotFound:
-        return "does not exist"
-    except (KubeError, msgspec.MsgspecError) as error:
-        return f"cannot be read: {error}"
+async def _object(client: Client, source: str, namespace: str, name: str) -> Known | str:
+    state = "does not exist"
+    for kind in SOURCES.get(source, ()):
+        try:
+            path = await served(client, kind)
+            if path is None:
+                state = f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
+                continue
+            root, _, plural = path.rpartition("/")
+            return await client.get(f"{root}/namespaces/{namespace}/{plural}/{name}", kind.type)
+        except NotFound:
+            state = "does not exist"
+        except KubeError as error:
+            state = f"cannot be read: {error}"
+    return state
 
 
 def render(gang: Gang) -> str:

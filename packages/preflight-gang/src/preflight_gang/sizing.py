@@ -5,18 +5,18 @@ Pure. The size counts pods; what takes part are those of them that ask for GPUs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from .membership import Member
-from .sources import SOURCES, SizeOf
+from .sizes import Known, SizeOf
+from .sources import SOURCES
 
-__all__ = ["Lookup", "Sized", "size"]
+__all__ = ["Lookup", "Sized", "object_of", "size"]
 
-Lookup = Callable[[str, str, str], Mapping[str, Any] | str]
-"""(source, namespace, object name) → the object, or why it cannot be had."""
+Lookup = Callable[[str, str, str], Known | str]
+"""(source, namespace, object name) → the object, or why it cannot be had (fits behind its kind and name)."""
 
 
 class Sized(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,18 +40,30 @@ def size(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup)
     return Sized(participants=participants)
 
 
+def object_of(members: Sequence[Member]) -> tuple[str, str] | None:
+    """(source, name) of the object that knows the size; None while no member names one."""
+    named = [(m.source, name) for m in members if (name := m.object or m.pod_group)]
+    return min(named) if named else None
+
+
 def _pods(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup) -> SizeOf:
     stamped = {m.size for m in members if m.size is not None}
     if len(stamped) > 1:
         return SizeOf(unknown=f"its members disagree about the size ({', '.join(map(str, sorted(stamped)))})")
     if stamped:
         return SizeOf(count=stamped.pop())
-    first = min(members, key=lambda m: m.name)
-    source = SOURCES.get(first.source)
-    if source is None or first.object is None:
-        return SizeOf(unknown=f"the size is not known: nothing says it for a gang by {first.source}")
-    found = lookup(source.name, namespace, first.object)
+    named = object_of(members)
+    if named is None:
+        return SizeOf(unknown=f"the size is not known: no member says it or names who does ({members[0].source})")
+    source, name = named
+    kinds = SOURCES.get(source)
+    if kinds is None:
+        return SizeOf(unknown=f"the size is not known: a gang by {source} has it from its pods, and they do not say it")
+    found = lookup(source, namespace, name)
+    about = f"{' or '.join(kind.kind for kind in kinds[:2])} {name}"
     if isinstance(found, str):
-        return SizeOf(unknown=f"the size is not known: {source.kind} {first.object} {found}")
-    said = source.read(found, raw_id)
-    return SizeOf(unknown=f"the size is not known: {said.unknown}") if said.unknown else said
+        return SizeOf(unknown=f"the size is not known: {about} {found}")
+    said = found.size(raw_id)
+    if said.unknown:
+        return SizeOf(unknown=f"the size is not known: {about}: {said.unknown}")
+    return SizeOf(skip=f"{about}: {said.skip}") if said.skip else said

@@ -115,7 +115,7 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         checks, skipped = select(config, facts.asked, network=bool(network), gang=gang, ordered=facts.ordered)
     except Refused as error:
         return Decision("denied", str(error)), None
-    except BadReview:
+    except BadReview:  # a ValueError too, but the API server's to hear of
         raise
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None

@@ -109,6 +109,7 @@ def _lines(what: str, decision: Decision, delay: float) -> Iterator[str]:
 
 def _seconds(name: str, config: Config) -> float:
     check = next(c for c in config.checks if c.name == name)
+    waiting = parse_duration(config.gang_timeout) if check.gang_wide else 0.0
     if given := check.timeout or config.check_timeout:
-        return parse_duration(given)
-    return _DCGM_SECONDS[config.dcgm.diag_level] if name == DCGM_DIAG else 300.0
+        return waiting + parse_duration(given)
+    return waiting + (_DCGM_SECONDS[config.dcgm.diag_level] if name == DCGM_DIAG else 300.0)

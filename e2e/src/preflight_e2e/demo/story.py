@@ -1,0 +1,167 @@
+"""What happened to every pod, from what the API server, the nodes' connectors and the checks' logs say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..facts import uuids
+
+__all__ = ["CheckRun", "PodStory", "Story", "changes", "tell"]
+
+GANG_LABEL = "app.kubernetes.io/gang-id"
+CHECK_PREFIX = "preflight-"
+_HELD_TO = re.compile(r"held to at least ([\d.]+) GB/s")
+
+State = dict[str, Any]
+"""A pod as the API server has it."""
+
+
+@dataclass
+class CheckRun:
+    """One check of one pod. Times are seconds since the story's begin; bandwidths are GB/s."""
+
+    name: str
+    outcome: str = "not run"
+    code: str = ""
+    reason: str = ""
+    subject: str = ""
+    began: float | None = None
+    ended: float | None = None
+    measured: float | None = None
+    expected: float | None = None
+    floor: float | None = None
+    log: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.outcome in {"passed", "skipped"}
+
+
+@dataclass
+class PodStory:
+    """``events`` are the HealthEvents about it that its node's connector received."""
+
+    name: str
+    node: str
+    gang: str
+    created: float
+    phase: str = "Pending"
+    starts_at: float | None = None
+    checks: list[CheckRun] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> bool:
+        return self.phase in {"Running", "Succeeded"}
+
+    @property
+    def verdict(self) -> str:
+        return "runs" if self.runs else "held back" if self.phase == "Failed" else self.phase.lower()
+
+    @property
+    def stopped_by(self) -> CheckRun | None:
+        """The check that holds it back."""
+        return next((c for c in self.checks if c.ended is not None and not c.good), None) if not self.runs else None
+
+    @property
+    def unhealthy(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if not event["isHealthy"]]
+
+    def name_of(self, entity: str) -> str:
+        """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself, for nothing the node."""
+        mine = uuids(self.node)
+        return f"GPU {mine.index(entity)} ({entity})" if entity in mine else entity or self.node
+
+
+@dataclass
+class Story:
+    """``seconds``: from the first pod's creation to the last one's end."""
+
+    pods: list[PodStory]
+    seconds: float
+    as_expected: bool
+    problems: list[str]
+
+    @property
+    def checks(self) -> list[str]:
+        """Every check's name, in the order in which they run."""
+        return list(dict.fromkeys(check.name for pod in self.pods for check in pod.checks))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [asdict(pod) for pod in self.pods]
+
+
+def changes(before: State | None, now: State) -> Iterable[str]:
+    """What a person wants to hear of the step from ``before`` to ``now``."""
+    node = now["spec"].get("nodeName")
+    if before is not None and node and not before["spec"].get("nodeName"):
+        yield f"bound to {node}"
+    was = {} if before is None else {s["name"]: s for s in before["status"].get("initContainerStatuses", [])}
+    for status in now["status"].get("initContainerStatuses", []):
+        state, old = status["state"], was.get(status["name"], {}).get("state", {})
+        check = status["name"].removeprefix(CHECK_PREFIX)
+        if "running" in state and "running" not in old:
+            yield f"{check} …"
+        elif "terminated" in state and "terminated" not in old:
+            result = _result(state["terminated"])
+            code = result.get("code", "")
+            measured = f", {result['measured']:g} GB/s" if result.get("measured") else ""
+            yield f"{check} {result.get('outcome', '?')}{'' if code in {'', 'OK'} else ' ' + code}{measured}"
+    phase = now["status"].get("phase")
+    if before is not None and phase != before["status"].get("phase") and phase in {"Running", "Failed"}:
+        yield "starts" if phase == "Running" else "held back"
+
+
+def tell(
+    history: Sequence[tuple[float, State]],
+    node_logs: Mapping[str, Sequence[Mapping[str, Any]]],
+    log: Callable[[str, str], str],
+    problems: Sequence[str],
+) -> Story:
+    """The story of every pod in ``history`` (time, state). ``log`` gives a container's log by pod and container."""
+    begin = min((when for when, _ in history), default=0.0)
+    last: dict[str, State] = {}
+    pods: dict[str, PodStory] = {}
+    for when, state in history:
+        meta, at = state["metadata"], when - begin
+        pod = pods.setdefault(meta["name"], PodStory(meta["name"], "", meta.get("labels", {}).get(GANG_LABEL, ""), at))
+        last[pod.name] = state
+        pod.node, pod.phase = state["spec"].get("nodeName", ""), state["status"].get("phase", "Pending")
+        if pod.runs and pod.starts_at is None:
+            pod.starts_at = at
+        statuses = [s for s in state["status"].get("initContainerStatuses", []) if s["name"].startswith(CHECK_PREFIX)]
+        while len(pod.checks) < len(statuses):
+            pod.checks.append(CheckRun(statuses[len(pod.checks)]["name"].removeprefix(CHECK_PREFIX)))
+        for check, status in zip(pod.checks, statuses, strict=True):
+            if "running" in status["state"] and check.began is None:
+                check.began = at
+            if "terminated" in status["state"] and check.ended is None:
+                check.ended = at
+                _judge(check, status["state"]["terminated"], log(pod.name, status["name"]))
+    for pod in pods.values():
+        lines = [line["event"] for line in node_logs.get(pod.node, ()) if "event" in line]
+        pod.events = [event for event in lines if event["metadata"].get("pod") == pod.name]
+    end = max([c.ended for p in pods.values() for c in p.checks if c.ended is not None], default=0.0)
+    return Story(list(pods.values()), end, not problems, list(problems))
+
+
+def _judge(check: CheckRun, ended: Mapping[str, Any], log: str) -> None:
+    result = _result(ended)
+    check.outcome = result.get("outcome") or f"exit {ended['exitCode']}"
+    for name in ("code", "reason", "subject", "measured", "expected"):
+        setattr(check, name, result.get(name, getattr(check, name)))
+    if held_to := _HELD_TO.search(log):
+        check.floor = float(held_to[1])
+    check.log = log
+
+
+def _result(ended: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(ended.get("message") or "{}")
+    except ValueError:
+        return {}
+    return found

@@ -1,0 +1,204 @@
+"""The check as a process, on a simulated node: the fakes of e2e stand for nccl-tests and nvidia-smi."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+
+TOOLS = Path(__file__).resolve().parents[3] / "e2e" / "fakes" / "bin"
+H100 = "NVIDIA H100 80GB HBM3"
+HEALTHY = {"tests": "2.17.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 1}
+
+Go = Callable[..., CheckRun]
+
+
+@pytest.fixture
+def connector(tmp_path: Path) -> Iterator[FakeConnector]:
+    with FakeConnector(tmp_path / "connector.sock") as running:
+        yield running
+
+
+@pytest.fixture
+def go(connector: FakeConnector, tmp_path: Path) -> Go:
+    """Run the check on ``count`` GPUs of a node with the facts given, listed by nvidia-smi."""
+
+    def run(count: int = 8, model: str = H100, path: str = "", **facts: Any) -> CheckRun:
+        variables = {name: facts.pop(name) for name in list(facts) if name.isupper()}
+        gpus = [
+            {"uuid": f"GPU-{i}", "name": model, "pci": f"00000000:{i:02X}:00.0", "link": "nvlink"} for i in range(count)
+        ]
+        node = tmp_path / "node.json"
+        node.write_text(json.dumps({"gpus": gpus, "nccl": {**HEALTHY, **facts}}))
+        given = {
+            "PATH": path or f"{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "FAKE_NODE_JSON": str(node),
+            "NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu["uuid"]) for gpu in gpus),
+            "EXPECTED_GPUS": str(count),
+            **variables,
+        }
+        ran = run_check(
+            [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"],
+            connector,
+            tmp_path,
+            given,
+            check="nccl-loopback",
+        )
+        assert "Traceback" not in ran.stderr
+        return ran
+
+    return run
+
+
+def fatal(connector: FakeConnector) -> list[tuple[str, ...]]:
+    return [
+        (e.check_name, e.error_code[0], *(x.entity_value for x in e.entities_impacted))
+        for e in connector.events
+        if e.is_fatal
+    ]
+
+
+@pytest.mark.parametrize("tests", ["2.11.0", "2.13.11", "2.17.6"])
+def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(go: Go, connector: FakeConnector, tests: str) -> None:
+    ran = go(tests=tests)
+    assert (ran.exit_code, ran.result.code, ran.result.expected) == (0, "OK", 466.0)
+    assert ran.result.measured is not None
+    assert ran.result.measured > 440
+    cleared = {e.check_name for e in connector.events if e.is_healthy}
+    assert cleared == {f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device")}
+    assert {(e.agent, e.component_class) for e in connector.events} == {("preflight-nccl-loopback", "Node")}
+
+
+def test_one_gpu_is_skipped_with_the_reason(go: Go, connector: FakeConnector) -> None:
+    ran = go(1)
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "ONE_GPU")
+    assert connector.events == []
+    assert "nothing to measure" in ran.lines[-1]
+
+
+def test_a_slow_gpu_is_named_with_one_fatal_event(go: Go, connector: FakeConnector) -> None:
+    ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}])
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "SLOW_GPU", "GPU-3")
+    assert fatal(connector) == [("NCCLLoopbackTestBandwidth", "SLOW_GPU", "GPU-3")]
+
+
+def test_a_run_that_fails_and_one_that_passes_leave_nothing_standing(go: Go, connector: FakeConnector) -> None:
+    go(ports=[{"gpu": "GPU-3", "gbps": 120}])
+    raised = {(e.check_name, str(e.entities_impacted)) for e in connector.events if not e.is_healthy}
+    connector.batches.clear()
+    go()
+    assert raised <= {(e.check_name, str(e.entities_impacted)) for e in connector.events if e.is_healthy}
+
+
+def test_wrong_data_is_fatal_for_the_gpu(go: Go, connector: FakeConnector) -> None:
+    ran = go(wrong=[{"gpu": "GPU-5", "elements": 17}])
+    assert (ran.exit_code, ran.result.code) == (1, "WRONG_DATA")
+    assert fatal(connector) == [("NCCLLoopbackTestData", "WRONG_DATA", "GPU-5")]
+
+
+def test_unknown_hardware_is_measured_and_passes(go: Go) -> None:
+    ran = go(model="NVIDIA X1000", rings=2.0, nvls=0)
+    assert (ran.exit_code, ran.result.code) == (0, "UNKNOWN_HARDWARE")
+    assert ran.result.measured is not None
+
+
+def test_a_threshold_far_below_the_floor_is_obeyed_with_a_warning(go: Go) -> None:
+    ran = go(rings=150.0, nvls=0, NCCL_LOOPBACK_THRESHOLD_GBPS="10")
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    assert any(line.startswith("warning: NCCL_LOOPBACK_THRESHOLD_GBPS is 10") for line in ran.lines)
+
+
+def test_full_shared_memory_is_inconclusive_and_names_the_fix(go: Go, connector: FakeConnector) -> None:
+    ran = go(shm_mib=1 << 30)
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "SHM_FULL")
+    assert fatal(connector) == []
+    assert "volume at /dev/shm" in ran.lines[-1]
+    assert any("failed to extend /dev/shm/nccl-" in line for line in ran.lines)
+
+
+@pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("", 1), ("allow", 0)])
+def test_without_the_tool_the_run_is_inconclusive(go: Go, on_inconclusive: str, exit_code: int) -> None:
+    ran = go(NCCL_LOOPBACK_TOOL="no-such-perf", ON_INCONCLUSIVE=on_inconclusive)
+    assert (ran.exit_code, ran.result.code) == (exit_code, "TOOL_MISSING")
+
+
+def test_an_ecc_error_is_fatal_for_the_gpu_that_met_it(go: Go, connector: FakeConnector) -> None:
+    ran = go(ecc=["GPU-6"])
+    assert (ran.exit_code, ran.result.code) == (1, "GPU_ECC")
+    assert fatal(connector) == [("NCCLLoopbackTestDevice", "GPU_ECC", "GPU-6")]
+
+
+def test_a_hang_is_ended_in_time_and_accuses_nobody(go: Go, connector: FakeConnector) -> None:
+    ran = go(state="hang", CHECK_TIMEOUT="3s")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "CHECK_TIMEOUT")
+    assert ran.result.duration < 10
+    assert fatal(connector) == []
+
+
+def test_fewer_gpus_in_cuda_than_in_the_driver_accuse_nobody(go: Go, connector: FakeConnector) -> None:
+    assert go(visible=7).result.code == "GPU_COUNT"
+    assert fatal(connector) == []
+
+
+def test_gpus_whose_memory_is_in_use_are_measured_at_a_smaller_size(go: Go) -> None:
+    ran = go(busy_gib=78)
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    assert "256M, the largest that fits" in ran.lines[-1]
+
+
+@pytest.mark.parametrize("tests", ["2.13.11", "2.17.6"])
+def test_a_size_that_the_tool_reduces_is_not_taken_for_the_asked_one(go: Go, tests: str) -> None:
+    ran = go(tests=tests, memory_gib=7)
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    assert "256M" in ran.lines[-1]
+
+
+def test_the_workload_s_own_variables_make_a_low_value_no_failure(go: Go) -> None:
+    ran = go(rings=20.0, nvls=0, NCCL_P2P_DISABLE="1", NCCL_IB_HCA="mlx5")
+    assert (ran.exit_code, ran.result.code) == (0, "CUSTOM_NCCL_ENV")
+    assert "NCCL_P2P_DISABLE" in ran.lines[-1]
+    assert "NCCL_IB_HCA" not in ran.lines[-1]
+
+
+def test_a_topology_file_that_slows_the_node_is_named(go: Go, connector: FakeConnector) -> None:
+    ran = go(topology_factor=0.2, NCCL_TOPO_FILE="/topo/wrong.xml")
+    assert (ran.exit_code, ran.result.code) == (1, "TOPOLOGY_FILE")
+    assert fatal(connector) == []
+
+
+def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: Path) -> None:
+    (tmp_path / "p5.xml").write_text("<system/>")
+    ran = go(
+        NODE_INSTANCE_TYPE="p5.48xlarge",
+        NCCL_LOOPBACK_TOPOLOGIES=str(tmp_path),
+        NCCL_LOOPBACK_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
+    )
+    assert any("topology: p5.xml for p5.48xlarge" in line for line in ran.lines)
+
+
+def test_a_poisoned_environment_changes_nothing(go: Go) -> None:
+    ran = go(NCCL_COMM_ID="10.0.0.1:1", NCCL_TESTS_MIN_BW="9999", NCCL_DEBUG_FILE="/nowhere", CUDA_VISIBLE_DEVICES="0")
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+
+
+def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
+    ran = go(NCCL_LOOPBACK_SIZE="big", NCCL_LOOPBACK_THRESHOLD_GBPS="fast")
+    assert ran.exit_code == 2
+    assert ran.lines[:2] == [
+        'misconfigured: NCCL_LOOPBACK_THRESHOLD_GBPS: "fast" is not a number of GB/s; set e.g. 150, or remove it to use the built-in behaviour.',
+        'misconfigured: NCCL_LOOPBACK_SIZE: "big" is not a size from 1M to 64G; set e.g. 1G or 256M, or remove it to use 1G.',
+    ]
+
+
+def test_mig_devices_are_skipped(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text("#!/bin/sh\necho '0, MIG-1, A100, 0:1'\necho '1, MIG-2, A100, 0:1'\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    ran = go(2, path=f"{tools}:{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")

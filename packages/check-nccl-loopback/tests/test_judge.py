@@ -1,0 +1,339 @@
+"""What is measured next, and the verdict: over simulated nodes, sick and healthy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from check_nccl_loopback import floors
+from check_nccl_loopback.floors import LinkClass
+from check_nccl_loopback.judge import SMALLER, Case, Step, Taken, What, decide
+from check_nccl_loopback.measurement import Measurement, read
+from hypothesis import given
+from hypothesis import strategies as st
+from nodes import GIB, H100, Node, conclude, gpus
+from preflight_proto.check import NODE, Action, Outcome, Subject, Verdict
+from preflight_proto.check.events import events
+
+A100_PCIE = "NVIDIA A100 80GB PCIe"
+
+
+def case(count: int = 8, model: str = H100, link: LinkClass = LinkClass.NVLINK, size: int = GIB) -> Case:
+    known = {s: row for s in (size, *SMALLER) if (row := floors.find(model, count, link, s))}
+    return Case(gpus(count, model), size, known, comparable=floors.uniform(model), shm="/dev/shm has 64 MiB, 64 free")
+
+
+def verdict(node: Node, given: Case | None = None) -> Verdict:
+    return conclude(node, given or case())[0]
+
+
+def subjects(seen: Verdict) -> set[str | None]:
+    return {f.subject.gpu_uuid for f in seen.findings if f.fatal}
+
+
+def test_a_healthy_node_passes_after_one_run() -> None:
+    seen, after = conclude(Node(), case())
+    assert (seen.outcome, seen.code, seen.measured, seen.expected) == (Outcome.PASSED, "OK", 466.0, 466.0)
+    assert len(after.taken) == 1
+
+
+def test_a_dip_is_measured_again_and_forgiven() -> None:
+    dips = iter([0.5, 1.0])
+    seen, after = conclude(Node(noise=lambda: next(dips)), case())
+    assert (seen.code, len(after.taken)) == ("OK", 2)
+
+
+def test_a_slow_gpu_is_named_by_contrast() -> None:
+    seen = verdict(Node(ports={3: 120.0}))
+    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (Outcome.FAILED, "SLOW_GPU", "GPU-3", {"GPU-3"})
+    assert seen.findings[0].action is Action.CONTACT_SUPPORT
+    assert Subject("Bandwidth", "GPU-0") in seen.clears
+
+
+@pytest.mark.parametrize("sick", [(2, 4), (2, 3), (0, 7), (1, 5)])
+def test_two_slow_gpus_are_both_named_and_nobody_between_them(sick: tuple[int, int]) -> None:
+    assert subjects(verdict(Node(ports={sick[0]: 150.0, sick[1]: 90.0}))) == {f"GPU-{i}" for i in sick}
+
+
+def test_a_node_that_is_slow_all_over_quarantines_nobody() -> None:
+    seen = verdict(Node(rings=150.0, nvls=150.0))
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "SLOW_NODE", set())
+    assert [f.subject for f in seen.findings] == [NODE]
+    assert "no GPU stands out" in seen.reason
+
+
+def test_one_slow_link_names_both_its_ends_and_blames_neither() -> None:
+    seen = verdict(Node(links={(2, 3): 90.0}))
+    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
+    assert "only the link between GPU-2 and GPU-3 is slow" in seen.reason
+
+
+def test_where_pairs_differ_by_design_a_slow_run_is_the_node_s() -> None:
+    bridged = Node(rings=200.0, nvls=0.0, links={(1, 2): 10.0, (0, 3): 10.0}, ports={3: 8.0})
+    seen, after = conclude(bridged, case(4, A100_PCIE, LinkClass.MIXED))
+    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
+    assert after.pairs == {}
+
+
+def test_two_gpus_have_nobody_to_be_compared_with() -> None:
+    seen, after = conclude(Node(rings=50.0), replace(case(2), threshold=300.0))
+    assert (seen.code, subjects(seen), after.pairs) == ("SLOW_NODE", set(), {})
+
+
+def test_healthy_rings_without_nvls_pass_and_say_so() -> None:
+    seen, after = conclude(Node(nvls=0.0), case())
+    assert (seen.outcome, seen.code) == (Outcome.PASSED, "OK_WITHOUT_NVLS")
+    assert after.taken[-1].step.set_ == {"NCCL_NVLS_ENABLE": "0"}
+
+
+def test_nvls_that_is_slower_than_rings_is_no_excuse() -> None:
+    assert verdict(Node(nvls=320.0)).code == "SLOW_NODE"
+    assert verdict(Node(nvls=100.0)).code == "SLOW_NODE"
+
+
+def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
+    seen, after = conclude(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
+    assert (seen.outcome, seen.code, seen.measured, len(after.taken)) == (Outcome.PASSED, "UNKNOWN_HARDWARE", 0.5, 1)
+
+
+def test_a_floor_holds_for_its_own_size_only() -> None:
+    seen = verdict(Node(rings=0.5, nvls=0.0), case(size=512 << 20))
+    assert (seen.outcome, seen.code) == (Outcome.PASSED, "NO_FLOOR_FOR_SIZE")
+    assert "256M" in seen.reason
+
+
+def test_a_pass_without_a_floor_does_not_clear_a_slow_gpu() -> None:
+    seen = verdict(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
+    assert {subject.test for subject in seen.clears} == {"Data", "Device"}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "code"), [(10.0, "OK"), (150.0, "OK"), (151.0, "SLOW_NODE"), (500.0, "SLOW_NODE")]
+)
+def test_the_operator_s_threshold_overrides_the_floor(threshold: float, code: str) -> None:
+    assert verdict(Node(rings=150.0, nvls=0.0), replace(case(), threshold=threshold)).code == code
+
+
+def test_a_threshold_judges_hardware_that_is_unknown_otherwise() -> None:
+    seen = verdict(Node(rings=5.0, nvls=0.0), replace(case(8, "NVIDIA X1000"), threshold=10.0))
+    assert (seen.outcome, seen.code) == (Outcome.FAILED, "SLOW_NODE")
+
+
+def test_variables_that_bend_the_measurement_fail_nobody() -> None:
+    seen, after = conclude(Node(ports={3: 10.0}), replace(case(), unusual=("NCCL_P2P_DISABLE",)))
+    assert (seen.outcome, seen.code, len(after.taken)) == (Outcome.PASSED, "CUSTOM_NCCL_ENV", 1)
+    assert "NCCL_P2P_DISABLE" in seen.reason
+
+
+def test_a_topology_file_that_slows_a_healthy_node_is_the_one_to_blame() -> None:
+    seen = verdict(Node(topology_factor=0.3), replace(case(), topology_file="/topo/wrong.xml"))
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "TOPOLOGY_FILE", set())
+    assert "/topo/wrong.xml" in seen.reason
+
+
+def test_a_topology_file_does_not_hide_a_slow_gpu() -> None:
+    seen = verdict(Node(ports={6: 100.0}), replace(case(), topology_file="/topo/fine.xml"))
+    assert subjects(seen) == {"GPU-6"}
+
+
+def test_wrong_data_is_named_by_contrast_at_full_speed() -> None:
+    seen = verdict(Node(wrong=frozenset({5})))
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "WRONG_DATA", {"GPU-5"})
+    assert seen.findings[0].subject == Subject("Data", "GPU-5")
+
+
+def test_wrong_data_that_no_gpu_explains_is_the_node_s_and_fatal() -> None:
+    seen = verdict(Node(wrong=frozenset(range(8))))
+    assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
+
+
+def test_wrong_data_on_unknown_hardware_fails_all_the_same() -> None:
+    assert verdict(Node(wrong=frozenset({1})), case(4, "NVIDIA X1000")).code == "WRONG_DATA"
+
+
+def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
+    wrong = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 300.0, 4.0))
+    seen, _ = conclude(Node(), replace(case(), taken=(wrong,)))
+    assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
+
+
+def ended(output: str, status: int = 3, *, timed_out: bool = False, **rest: object) -> Verdict:
+    result = read(output, "", status, GIB, timed_out=timed_out)
+    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), result),)
+    seen = decide(replace(case(), taken=taken, exhausted=True, **rest))  # type: ignore[arg-type]
+    assert isinstance(seen, Verdict)
+    return seen
+
+
+SHM = """h:1:2 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-KWfVyt to 33030532 bytes, error: No space left on device (28)
+h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"""
+FABRIC = "h: Test CUDA failure common.cu:941 'system not yet initialized'\n .. h pid 15: Test failure common.cu:891"
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "says"),
+    [
+        (SHM, "SHM_FULL", "/dev/shm has 64 MiB"),
+        (FABRIC, "FABRIC_NOT_READY", "nvidia-fabricmanager"),
+        ("Invalid number of GPUs: 8 requested but only 4 were found.", "GPU_COUNT", "fewer GPUs"),
+        ("h:1:2 [1] init.cc:800 NCCL WARN Duplicate GPU detected : rank 1 and rank 0", "DUPLICATE_GPU", "time-slicing"),
+        ("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "NCCL_INVALID_USAGE", "no verdict"),
+        ("h: Test timeout (60s) common.cu:501", "NCCL_TIMEOUT", "no verdict"),
+        ("h: Test CUDA failure common.cu:1 'out of memory'", "GPU_MEMORY", "nvidia-smi"),
+        ("libnccl.so.2: cannot open shared object file", "NO_RESULT", "libnccl.so.2"),
+        ("", "NO_RESULT", "exited 3"),
+    ],
+)
+def test_trouble_of_the_environment_is_no_verdict_on_the_node(output: str, code: str, says: str) -> None:
+    seen = ended(output)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.INCONCLUSIVE, code, set())
+    assert says in seen.reason
+
+
+def test_a_tool_that_was_killed_says_by_what() -> None:
+    assert (ended("", -9).code, ended("", 137).code) == ("TOOL_KILLED", "TOOL_KILLED")
+
+
+def test_a_hang_is_inconclusive_with_the_last_words() -> None:
+    seen = ended("NCCL version 2.28.7+cuda13.0\n", -9, timed_out=True)
+    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CHECK_TIMEOUT")
+    assert "NCCL version" in seen.reason
+
+
+def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
+    result = read("", "", -9, GIB, timed_out=True, stuck=True)
+    seen = decide(replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), result),)))
+    assert isinstance(seen, Verdict)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
+
+
+ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"
+
+
+def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
+    seen = ended(ECC)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_ECC", {"GPU-6"})
+
+
+def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
+    slow = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
+    pair = Taken(Step(What.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
+    seen = decide(replace(case(), taken=(slow, slow, pair)))
+    assert isinstance(seen, Verdict)
+    assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
+
+
+def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:
+    seen = ended("h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'")
+    assert (seen.code, subjects(seen)) == ("GPU_ECC", {None})
+
+
+@pytest.mark.parametrize("output", [SHM, FABRIC, "", "h: Test NCCL failure common.cu:1 'unhandled cuda error'"])
+def test_a_gpu_that_the_driver_has_lost_outweighs_whatever_nccl_says(output: str) -> None:
+    seen = ended(output, lost={"GPU-2": "GPU is lost"})
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_LOST", {"GPU-2"})
+
+
+def test_an_error_class_alone_fails_the_run_and_quarantines_nobody() -> None:
+    seen = verdict(Node(dying=frozenset(range(8))))
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "NCCL_INTERNAL_ERROR", set())
+
+
+def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s() -> None:
+    seen = verdict(Node(dying=frozenset({4})))
+    assert (seen.code, subjects(seen), seen.findings[0].action) == (
+        "NCCL_INTERNAL_ERROR",
+        {"GPU-4"},
+        Action.RUN_DCGMEUD,
+    )
+
+
+def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own() -> None:
+    first = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, too_big=True))
+    seen, after = conclude(Node(), replace(case(), taken=(first,)))
+    assert (seen.code, after.taken[-1].step.size) == ("OK", 256 << 20)
+    assert "256M, the largest that fits" in seen.reason
+
+
+def test_no_size_that_fits_is_inconclusive() -> None:
+    taken = tuple(Taken(Step(What.ALL, tuple(range(8)), s), Measurement(s, too_big=True)) for s in (GIB, *SMALLER))
+    seen = decide(replace(case(), taken=taken))
+    assert isinstance(seen, Verdict)
+    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_MEMORY")
+
+
+def test_unverified_data_is_no_pass() -> None:
+    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, None)),)
+    seen = decide(replace(case(), taken=taken))
+    assert isinstance(seen, Verdict)
+    assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "NOT_VERIFIED")
+
+
+def test_without_time_for_pairs_the_node_is_slow_and_nobody_accused() -> None:
+    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0)),)
+    seen = decide(replace(case(), taken=taken, exhausted=True))
+    assert isinstance(seen, Verdict)
+    assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
+
+
+def noise(seed: int) -> Callable[[], float]:
+    dice = random.Random(seed)
+    return lambda: dice.uniform(0.97, 1.0)
+
+
+factors = st.dictionaries(st.integers(0, 7), st.floats(0.05, 0.7), max_size=8)
+nodes = st.builds(
+    lambda rings, nvls, slow, links, wrong, dying, seed: Node(
+        rings,
+        nvls,
+        {gpu: factor * rings for gpu, factor in slow.items()},
+        dict.fromkeys(links, 0.5 * rings),
+        frozenset(wrong),
+        frozenset(dying),
+        noise=noise(seed),
+    ),
+    st.floats(1, 400),
+    st.one_of(st.just(0.0), st.floats(1, 500)),
+    factors,
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda p: p[0] < p[1]), max_size=3),
+    st.one_of(st.just([]), st.lists(st.integers(0, 7), max_size=2)),
+    st.one_of(st.just([]), st.lists(st.integers(0, 7), max_size=2)),
+    st.integers(0, 1 << 16),
+)
+
+
+@given(nodes, st.integers(2, 8), st.sampled_from([H100, "NVIDIA X1000", A100_PCIE]))
+def test_a_pass_against_a_floor_clears_whatever_a_failing_run_raised(node: Node, count: int, model: str) -> None:
+    failed = verdict(node, replace(case(count, model), threshold=300.0))
+    passed = verdict(Node(), replace(case(count, model), threshold=300.0))
+    assert passed.outcome is Outcome.PASSED
+    raised = {e.identity for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", failed) if not e.healthy}
+    cleared = {e.identity for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", passed) if e.healthy}
+    assert raised <= cleared
+
+
+@given(nodes, st.integers(2, 8))
+def test_a_message_is_constant_for_its_code_and_subject(node: Node, count: int) -> None:
+    for finding in verdict(node, replace(case(count), threshold=300.0)).findings:
+        text = finding.message.replace(finding.subject.gpu_uuid or "-", "").replace("H100", "")
+        assert not any(character.isdigit() or character == ";" for character in text)
+
+
+@given(st.integers(3, 8), st.data())
+def test_a_healthy_gpu_is_never_accused_of_being_slow(count: int, data: st.DataObject) -> None:
+    sick = data.draw(st.lists(st.integers(0, count - 1), max_size=count, unique=True))
+    seed = data.draw(st.integers(0, 1 << 16))
+    dice = random.Random(seed)
+    node = Node(ports={i: 370 * dice.uniform(0.2, 0.7) for i in sick}, noise=lambda: dice.uniform(0.95, 1.0))
+    seen = verdict(node, replace(case(count), threshold=360.0))
+    assert subjects(seen) <= {f"GPU-{i}" for i in sick}
+    if len(sick) == 1:
+        assert subjects(seen) == {f"GPU-{sick[0]}"}
+
+
+@given(nodes, st.integers(2, 8))
+def test_there_is_a_verdict_after_a_bounded_number_of_steps(node: Node, count: int) -> None:
+    _, after = conclude(node, replace(case(count), threshold=300.0), most=40)
+    assert len(after.taken) <= 4 + count + 4 * count

@@ -1,0 +1,52 @@
+"""The matrix of nvidia-smi, as it looks on boards of different kinds."""
+
+from __future__ import annotations
+
+import pytest
+from check_nccl_loopback.floors import LinkClass
+from check_nccl_loopback.links import _classify, parse_matrix
+from hypothesis import given
+from hypothesis import strategies as st
+
+SWITCHED = """\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\tNV18\tPXB\t0-51\t0\tN/A
+GPU1\tNV18\t X \tNV18\tPXB\t0-51\t0\tN/A
+GPU2\tNV18\tNV18\t X \tSYS\t52-103\t1\tN/A
+NIC0\tPXB\tPXB\tSYS\t X
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+PCIE = SWITCHED.replace("NV18", "SYS")
+BRIDGED = """        GPU0    GPU1    GPU2    GPU3    CPU Affinity
+GPU0     X      NV12    SYS     SYS     0-23
+GPU1    NV12     X      SYS     SYS     24-47
+GPU2    SYS     SYS      X      NV12    48-71
+GPU3    SYS     SYS     NV12     X      72-95
+"""
+
+
+@pytest.mark.parametrize(
+    ("matrix", "count", "link"),
+    [
+        (SWITCHED, 3, LinkClass.NVLINK),
+        (PCIE, 3, LinkClass.PCIE),
+        (BRIDGED, 4, LinkClass.MIXED),
+        (SWITCHED, 4, LinkClass.UNKNOWN),
+        ("", 2, LinkClass.UNKNOWN),
+        ("No devices were found", 2, LinkClass.UNKNOWN),
+    ],
+)
+def test_the_class_of_links_is_told_by_all_pairs(matrix: str, count: int, link: LinkClass) -> None:
+    assert _classify(parse_matrix(matrix), count) is link
+
+
+def test_pairs_are_those_of_gpus_alone() -> None:
+    assert parse_matrix(SWITCHED) == {(0, 1): True, (0, 2): True, (1, 2): True}
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(["GPU0", "GPU1", "X", "NV4", "SYS", "\n", "NIC0"])).map(" ".join)))
+def test_no_matrix_makes_the_reader_raise(text: str) -> None:
+    parse_matrix(text)

@@ -1,0 +1,285 @@
+"""The objects that know the size of a gang: of each, the fields that say it, and what they say.
+
+Pure. Pods know which object it is; API versions are discovered. Where the members of an object start one after the other, the
+first would wait in its init containers for the last, so there is nothing to test: `skip`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from .objects import Metadata
+
+__all__ = ["Kind", "Known", "SizeOf"]
+
+START_ORDER: Final = "its pods are not started together, so the first would wait for the last"
+
+
+class SizeOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to test, or ``unknown`` and why."""
+
+    count: int | None = None
+    skip: str = ""
+    unknown: str = ""
+
+
+class Known(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    """An object that knows the size of gangs. Subclasses name the fields they read in ``spec``."""
+
+    metadata: Metadata
+
+    def size(self, gang: str) -> SizeOf:
+        """What it says about the gang whose raw id is ``gang``."""
+        raise NotImplementedError
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource, and the Struct that reads it."""
+
+    group: str
+    resource: str
+    kind: str
+    type: type[Known]
+
+
+class _Spec(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    pass
+
+
+def _counted(count: int | None, what: str) -> SizeOf:
+    return SizeOf(count=count) if count is not None and count > 0 else SizeOf(unknown=f"it has no {what}")
+
+
+# --- Kubernetes' own gang scheduling: `gang` has a minimum, `basic` schedules pod by pod
+
+
+class _GangPolicy(_Spec, kw_only=True):
+    min_count: int | None = None
+
+
+class _Policy(_Spec, kw_only=True):
+    gang: _GangPolicy | None = None
+    basic: dict[str, Any] | None = None
+
+    def size(self, where: str) -> SizeOf:
+        if self.gang is not None:
+            return _counted(self.gang.min_count, f"{where}.gang.minCount")
+        if self.basic is not None:
+            return SizeOf(skip=f"{where} is the policy basic: its pods are not started together")
+        return SizeOf(unknown=f"it has no {where}")
+
+
+class _PodGroupSpec(_Spec, kw_only=True):
+    scheduling_policy: _Policy = msgspec.field(default_factory=_Policy)
+
+
+class PodGroup(Known, kw_only=True):
+    """scheduling.k8s.io PodGroup (from 1.36)."""
+
+    spec: _PodGroupSpec
+
+    def size(self, gang: str) -> SizeOf:
+        return self.spec.scheduling_policy.size("spec.schedulingPolicy")
+
+
+class _WorkloadGroup(_Spec, kw_only=True):
+    name: str
+    policy: _Policy = msgspec.field(default_factory=_Policy)
+
+
+class _WorkloadSpec(_Spec, kw_only=True):
+    pod_groups: list[_WorkloadGroup] = []
+
+
+class Workload(Known, kw_only=True):
+    """scheduling.k8s.io Workload (1.35); the gang's id is `workload/podGroup[/replica]`."""
+
+    spec: _WorkloadSpec
+
+    def size(self, gang: str) -> SizeOf:
+        wanted = gang.split("/")[1] if "/" in gang else ""
+        for group in self.spec.pod_groups:
+            if group.name == wanted:
+                return group.policy.size(f"spec.podGroups[{wanted}].policy")
+        return SizeOf(unknown=f"it has no pod group {wanted!r}")
+
+
+# --- schedulers
+
+
+class _MinMember(_Spec, kw_only=True):
+    min_member: int | None = None
+
+
+class MinMemberPodGroup(Known, kw_only=True):
+    """The PodGroups of Volcano, of the scheduler-plugins (coscheduling) and of KAI."""
+
+    spec: _MinMember
+
+    def size(self, gang: str) -> SizeOf:
+        return _counted(self.spec.min_member, "spec.minMember")
+
+
+class _PodSet(_Spec, kw_only=True):
+    count: int = 0
+
+
+class _PodSets(_Spec, kw_only=True):
+    pod_sets: list[_PodSet] = []
+
+
+class KueueWorkload(Known, kw_only=True):
+    """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted."""
+
+    spec: _PodSets
+
+    def size(self, gang: str) -> SizeOf:
+        return _counted(sum(one.count for one in self.spec.pod_sets), "spec.podSets[].count")
+
+
+class _GroveGroup(_Spec, kw_only=True):
+    min_replicas: int = 0
+
+
+class _PodGangSpec(_Spec, kw_only=True):
+    podgroups: list[_GroveGroup] = []
+
+
+class PodGang(Known, kw_only=True):
+    """scheduler.grove.io PodGang."""
+
+    spec: _PodGangSpec
+
+    def size(self, gang: str) -> SizeOf:
+        return _counted(sum(one.min_replicas for one in self.spec.podgroups), "spec.podgroups[].minReplicas")
+
+
+# --- workload controllers
+
+
+class _JobSpec(_Spec, kw_only=True):
+    parallelism: int | None = None
+    completions: int | None = None
+
+    @property
+    def at_once(self) -> int:
+        """How many of its pods exist at the same time, when it begins (the API server's default for both is 1)."""
+        parallelism = self.parallelism if self.parallelism is not None else 1
+        return min(parallelism, self.completions) if self.completions is not None else parallelism
+
+
+class Job(Known, kw_only=True):
+    """batch Job, Indexed."""
+
+    spec: _JobSpec
+
+    def size(self, gang: str) -> SizeOf:
+        return _counted(self.spec.at_once, "spec.parallelism")
+
+
+class _JobTemplate(_Spec, kw_only=True):
+    spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
+
+
+class _ReplicatedJob(_Spec, kw_only=True):
+    name: str
+    group_name: str = "default"
+    replicas: int = 1
+    template: _JobTemplate = msgspec.field(default_factory=_JobTemplate)
+    depends_on: list[Any] | None = None
+
+
+class _StartupPolicy(_Spec, kw_only=True):
+    startup_policy_order: str = ""
+
+
+class _JobSetSpec(_Spec, kw_only=True):
+    replicated_jobs: list[_ReplicatedJob] = []
+    startup_policy: _StartupPolicy | None = None
+
+
+class JobSet(Known, kw_only=True):
+    """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a group of its jobs."""
+
+    spec: _JobSetSpec
+
+    def size(self, gang: str) -> SizeOf:
+        group = gang.split("/")[1] if "/" in gang else ""
+        jobs = [job for job in self.spec.replicated_jobs if not group or job.group_name == group]
+        policy = self.spec.startup_policy
+        if len(jobs) > 1 and policy is not None and policy.startup_policy_order == "InOrder":
+            return SizeOf(skip=f"its startupPolicy is InOrder: {START_ORDER}")
+        if any(job.depends_on for job in jobs):
+            return SizeOf(skip=f"some of its jobs depend on others: {START_ORDER}")
+        return _counted(sum(job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods")
+
+
+class _LeaderWorkerTemplate(_Spec, kw_only=True):
+    size: int = 1
+
+
+class _LeaderWorkerSetSpec(_Spec, kw_only=True):
+    startup_policy: str = "LeaderCreated"
+    leader_worker_template: _LeaderWorkerTemplate = msgspec.field(default_factory=_LeaderWorkerTemplate)
+
+
+class LeaderWorkerSet(Known, kw_only=True):
+    """leaderworkerset.x-k8s.io LeaderWorkerSet; one gang is one group of it."""
+
+    spec: _LeaderWorkerSetSpec
+
+    def size(self, gang: str) -> SizeOf:
+        if self.spec.startup_policy == "LeaderReady":
+            return SizeOf(skip=f"its startupPolicy is LeaderReady: {START_ORDER}")
+        return _counted(self.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size")
+
+
+class _Replicas(_Spec, kw_only=True):
+    replicas: int = 1
+
+
+class _TrainingJobSpec(_Spec, kw_only=True):
+    """One of the maps, by the kind of job."""
+
+    pytorch_replica_specs: dict[str, _Replicas] = {}
+    mpi_replica_specs: dict[str, _Replicas] = {}
+    tf_replica_specs: dict[str, _Replicas] = {}
+    xgb_replica_specs: dict[str, _Replicas] = {}
+    paddle_replica_specs: dict[str, _Replicas] = {}
+    jax_replica_specs: dict[str, _Replicas] = {}
+
+
+class TrainingJob(Known, kw_only=True):
+    """kubeflow.org PyTorchJob, MPIJob, TFJob, XGBoostJob, PaddleJob, JAXJob."""
+
+    spec: _TrainingJobSpec
+
+    def size(self, gang: str) -> SizeOf:
+        maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
+        # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it stamped as one).
+        count = sum(
+            one.replicas
+            for specs in maps
+            for role, one in specs.items()
+            if role.lower() not in {"launcher", "evaluator"}
+        )
+        return _counted(count, "replica specs")
+
+
+class _Trainer(_Spec, kw_only=True):
+    num_nodes: int | None = None
+
+
+class _TrainJobSpec(_Spec, kw_only=True):
+    trainer: _Trainer = msgspec.field(default_factory=_Trainer)
+
+
+class TrainJob(Known, kw_only=True):
+    """trainer.kubeflow.org TrainJob; without numNodes its runtime decides, and the pods say it (PET_NNODES)."""
+
+    spec: _TrainJobSpec
+
+    def size(self, gang: str) -> SizeOf:
+        return _counted(self.spec.trainer.num_nodes, "spec.trainer.numNodes")

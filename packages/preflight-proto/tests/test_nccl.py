@@ -1,0 +1,203 @@
+"""What NCCL's words mean: environment before device, device before class, and which variables bend a measurement."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_proto.check import Action
+from preflight_proto.check.nccl import Kind, choose_topology, classify, environment, unusual_variables
+
+INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
+SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
+ECC = "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"
+REFUSED = (
+    "h:1:2 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.1<4242> failed : Connection refused"
+)
+NO_FILE = "h:1:2 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /x.xml : No such file or directory"
+
+LINES = [
+    (
+        "SHM_FULL",
+        Kind.ENVIRONMENT,
+        "u:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
+    ),
+    (
+        "SHM_FULL",
+        Kind.ENVIRONMENT,
+        "h:1:2 [3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+    ),
+    (
+        "MEMLOCK",
+        Kind.ENVIRONMENT,
+        "h:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+    ),
+    (
+        "DUPLICATE_GPU",
+        Kind.ENVIRONMENT,
+        "h:1:2 [1] init.cc:525 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
+    ),
+    ("GPU_COUNT", Kind.ENVIRONMENT, "Invalid number of GPUs: 8 requested but only 4 were found."),
+    ("FABRIC_NOT_READY", Kind.ENVIRONMENT, "nginx: Test CUDA failure common.cu:941 'system not yet initialized'"),
+    (
+        "DRIVER_MISMATCH",
+        Kind.ENVIRONMENT,
+        "h: Test CUDA failure common.cu:1 'CUDA driver version is insufficient for CUDA runtime version'",
+    ),
+    ("GPU_MEMORY", Kind.ENVIRONMENT, "h: Test CUDA failure common.cu:1 'out of memory'"),
+    ("BOOTSTRAP", Kind.ENVIRONMENT, REFUSED),
+    ("TOPOLOGY_FILE_UNREADABLE", Kind.ENVIRONMENT, NO_FILE),
+    ("GPU_ECC", Kind.DEVICE, ECC),
+    (
+        "GPU_NVLINK",
+        Kind.DEVICE,
+        "h:1:2 [1] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
+    ),
+    ("GPU_LOST", Kind.DEVICE, "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost."),
+    ("GPU_LOST", Kind.DEVICE, "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus."),
+    (
+        "NCCL_REMOTE_ERROR",
+        Kind.PEER,
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    ),
+    (
+        "NCCL_REMOTE_ERROR",
+        Kind.PEER,
+        "h: Test NCCL failure common.cu:1 'remote process exited or there was a network error'",
+    ),
+    ("NCCL_TIMEOUT", Kind.CLASS, "h: Test timeout (60s) common.cu:501"),
+    ("NCCL_SYSTEM_ERROR", Kind.CLASS, SYSTEM),
+    ("NCCL_INTERNAL_ERROR", Kind.CLASS, INTERNAL),
+    ("NCCL_INTERNAL_ERROR", Kind.CLASS, "ncclInternalError: Internal check failed."),
+    ("NCCL_INVALID_USAGE", Kind.CLASS, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
+    (
+        "NCCL_CUDA_ERROR",
+        Kind.CLASS,
+        "HCA-28: Test NCCL failure common.cu:1204 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "kind", "line"), LINES)
+def test_each_line_has_its_code_and_kind(code: str, kind: Kind, line: str) -> None:
+    error = classify(f"some words\n{line}\nmore words")
+    assert error is not None
+    assert (error.code, error.kind, error.line) == (code, kind, line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([INTERNAL, LINES[0][2]], "SHM_FULL"),
+        ([SYSTEM, ECC], "GPU_ECC"),
+        ([REFUSED, ECC], "GPU_ECC"),
+        ([NO_FILE, ECC], "GPU_ECC"),
+        ([REFUSED, "ncclRemoteError: …"], "BOOTSTRAP"),
+        (["ncclInternalError: …", "ncclRemoteError: …"], "NCCL_REMOTE_ERROR"),
+    ],
+)
+def test_the_cause_decides_and_not_the_class_that_it_ends_in(lines: list[str], code: str) -> None:
+    for order in (lines, lines[::-1]):
+        error = classify("\n".join(order))
+        assert error is not None
+        assert error.code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "fatal"),
+    [
+        ("NCCL_SYSTEM_ERROR", Action.CONTACT_SUPPORT, True),
+        ("NCCL_INTERNAL_ERROR", Action.RUN_DCGMEUD, True),
+        ("NCCL_INVALID_USAGE", Action.NONE, False),
+        ("NCCL_TIMEOUT", Action.NONE, False),
+        ("NCCL_REMOTE_ERROR", Action.CONTACT_SUPPORT, True),
+    ],
+)
+def test_classes_carry_the_actions_of_adr_026(code: str, action: Action, fatal: bool) -> None:
+    error = classify(next(line for known, _, line in LINES if known == code))
+    assert error is not None
+    assert (error.action, error.fatal) == (action, fatal)
+
+
+def test_environment_is_never_fatal() -> None:
+    for _, kind, line in LINES:
+        error = classify(line)
+        assert error is not None
+        assert not (kind is Kind.ENVIRONMENT and error.fatal)
+
+
+def test_what_goes_into_a_condition_s_message_has_no_semicolon() -> None:
+    for _, _, line in LINES:
+        error = classify(line)
+        assert error is not None
+        assert ";" not in error.says
+
+
+def test_the_device_is_the_number_in_a_warning_s_brackets() -> None:
+    error = classify(ECC)
+    assert error is not None
+    assert error.device == 3
+    bare = classify("h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'")
+    assert bare is not None
+    assert bare.device is None
+
+
+@pytest.mark.parametrize(
+    "output", ["", "NCCL version 2.29.3+cuda13.1", "h:1:2 [0] NCCL INFO out of memory is not what happened"]
+)
+def test_what_is_no_error_has_none(output: str) -> None:
+    assert classify(output) is None
+
+
+@given(st.text())
+def test_no_output_makes_it_raise(output: str) -> None:
+    classify(output)
+
+
+def test_what_would_join_or_redirect_is_never_inherited() -> None:
+    theirs = dict.fromkeys(
+        [
+            "NCCL_COMM_ID",
+            "NCCL_TESTS_MIN_BW",
+            "NCCL_DEBUG_FILE",
+            "NCCL_DEBUG",
+            "TORCH_NCCL_BLOCKING_WAIT",
+            "OMPI_COMM_WORLD_RANK",
+            "NCCL_LOOPBACK_SIZE",
+        ],
+        "x",
+    )
+    kept = environment({**theirs, "PATH": "/bin", "NCCL_IB_HCA": "mlx5"}, CUDA_VISIBLE_DEVICES="0")
+    assert kept == {"PATH": "/bin", "NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_only_variables_that_can_slow_a_healthy_node_are_unusual() -> None:
+    harmless = [
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_TC",
+        "NCCL_IB_SL",
+        "NCCL_TOPO_FILE",
+        "NCCL_NET_PLUGIN",
+    ]
+    ours = ["NCCL_LOOPBACK_SIZE", "NCCL_ALLREDUCE_THRESHOLD_GBPS", "NCCL_DEBUG", "PATH"]
+    assert unusual_variables([*harmless, *ours]) == []
+    assert unusual_variables(["NCCL_P2P_DISABLE", "NCCL_ALGO"]) == ["NCCL_ALGO", "NCCL_P2P_DISABLE"]
+
+
+@pytest.mark.parametrize(
+    ("user_file", "instance", "path"),
+    [
+        ("/mine.xml", "p5.48xlarge", "/mine.xml"),
+        ("", "p5.48xlarge", "/topologies/p5.xml"),
+        ("", "other", None),
+        ("", "", None),
+        ("", "lost", None),
+    ],
+)
+def test_the_workload_s_topology_file_comes_before_the_built_in_one(
+    user_file: str, instance: str, path: str | None
+) -> None:
+    mapping = {"p5.48xlarge": "p5.xml", "lost": "not-there.xml"}
+    assert choose_topology(user_file, instance, mapping, {"p5.xml"}, "/topologies").path == path

@@ -1,0 +1,197 @@
+"""The real webhook behind real API servers: what they send for the native gang API, and what they make of our answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from preflight_e2e.apiserver import GANG_APIS, ApiServer, assets, version
+from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
+from preflight_webhook.admission import decide
+from preflight_webhook.config import parse
+
+PREFIX = "preflight.nvsentinel.nvidia.com/"
+ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
+"""Names a folder with the kube-apiserver of Kubernetes 1.35."""
+CONFIG = """
+checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]
+nccl: {allreduceThresholdGBps: 5}
+networkDetection: {resourceNames: [example.com/nic]}
+"""
+NAMESPACE = "default"
+BY_VERSION: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
+    "1.36": ({"schedulingGroup": {"podGroupName": "llm-workers"}}, ("llm-workers", "schedulingGroup", "llm-workers")),
+    "1.35": (
+        {"workloadRef": {"name": "llm", "podGroup": "workers", "podGroupReplicaKey": "0"}},
+        ("llm/workers/0", "workloadRef", "llm"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An API server that asks the webhook about every pod."""
+
+    api: httpx.Client
+    version: str
+
+    def create(self, spec: dict[str, Any], *, gpus: int = 8, dry_run: bool = False, **metadata: Any) -> httpx.Response:
+        amounts = {"nvidia.com/gpu": str(gpus), "example.com/nic": "2", "cpu": "8", "memory": "64Gi"} if gpus else {}
+        container = {"name": "main", "image": "train", "resources": {"limits": amounts}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "train-", **metadata},
+            "spec": {"containers": [container], **spec},
+        }
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        return self.api.post(path, json=pod, params={"dryRun": "All"} if dry_run else {})
+
+
+def binary(wanted: str) -> Path:
+    if wanted == "1.35":
+        if not (folder := os.environ.get(ASSETS_135)):
+            pytest.skip(f"{ASSETS_135} is not set: no kube-apiserver of Kubernetes 1.35")
+        return Path(folder) / "kube-apiserver"
+    folder_now = assets()
+    assert folder_now is not None
+    found = folder_now / "kube-apiserver"
+    if (is_version := version(found)) != wanted:
+        pytest.skip(f"KUBEBUILDER_ASSETS holds kube-apiserver {is_version}, not {wanted}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The server as it runs in a cluster; the client configuration that leads to it."""
+    folder, authority = tmp_path_factory.mktemp("webhook"), trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    (folder / "config.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
+    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command], stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    port = json.loads(process.stdout.readline())["ports"][0]
+    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    yield {"url": f"https://127.0.0.1:{port}/mutate-pod", "caBundle": bundle}
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture(scope="module", params=["1.36", "1.35"])
+def cluster(
+    request: pytest.FixtureRequest, webhook: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    if (folder := assets()) is None:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    kube_apiserver = binary(request.param)
+    gates, groups = GANG_APIS[request.param]
+    home = tmp_path_factory.mktemp(f"apiserver-{request.param}")
+    with ApiServer(home, folder, kube_apiserver=kube_apiserver, feature_gates=gates, runtime_config=groups) as server:
+        entry = {
+            "name": "preflight.nvsentinel.nvidia.com",
+            "clientConfig": webhook,
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "reinvocationPolicy": "IfNeeded",
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "admissionReviewVersions": ["v1"],
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        headers = {"Authorization": f"Bearer {server.token}"}
+        trust = ssl.create_default_context(cafile=str(server.ca))
+        with httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api:
+            made = Cluster(api, request.param)
+            body = {**kind, "metadata": {"name": "preflight"}, "webhooks": [entry]}
+            path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
+            assert api.post(path, json=body).status_code == 201
+            end = time.monotonic() + 30
+            while "initContainers" not in made.create({}, dry_run=True).json().get("spec", {}):
+                assert time.monotonic() < end, "the API server does not ask the webhook"
+            yield made
+
+
+def created(answer: httpx.Response) -> dict[str, Any]:
+    pod: dict[str, Any] = answer.json()
+    assert answer.status_code == 201, pod
+    return pod
+
+
+def stamp_of(pod: dict[str, Any]) -> Stamp:
+    return decode_stamp(pod["metadata"]["annotations"][PREFIX + "gang"])
+
+
+def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster) -> None:
+    field, (raw_id, source, name) = BY_VERSION[cluster.version]
+    pod = created(cluster.create(field))
+    config_map = configmap_name(NAMESPACE, raw_id)
+    assert stamp_of(pod) == Stamp(v=1, id=raw_id, source=source, config_map=config_map, takes_part=True, object=name)
+    assert pod["metadata"]["labels"][PREFIX + "gang"] == gang_hash(NAMESPACE, raw_id)
+    assert pod["metadata"]["annotations"][PREFIX + "roster"] == ""
+    assert {key: pod["spec"].get(key) for key in field} == field
+    volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+    item = {
+        "path": "roster",
+        "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{PREFIX}roster']"},
+    }
+    assert volumes["preflight-gang-config"]["projected"]["sources"] == [
+        {"configMap": {"name": config_map, "optional": True}},
+        {"downwardAPI": {"items": [item]}},
+    ]
+    assert volumes["preflight-state"]["emptyDir"] == {}
+    dcgm, allreduce = pod["spec"]["initContainers"]
+    assert (dcgm["name"], allreduce["name"]) == ("preflight-dcgm-diag", "preflight-nccl-allreduce")
+    env = {e["name"]: e.get("value") for e in allreduce["env"]}
+    assert {key: env[key] for key in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR")} == {
+        "GANG_TIMEOUT": "600s",
+        "GANG_CONFIG_DIR": "/etc/preflight",
+        "PREFLIGHT_STATE_DIR": "/var/lib/preflight",
+    }
+    assert env["NCCL_ALLREDUCE_THRESHOLD_GBPS"] == "5"
+    mounts = {m["name"]: m["mountPath"] for m in allreduce["volumeMounts"]}
+    assert (mounts["preflight-gang-config"], mounts["preflight-state"]) == ("/etc/preflight", "/var/lib/preflight")
+
+
+def test_a_member_without_gpus_comes_back_stamped_alone(cluster: Cluster) -> None:
+    field, (raw_id, _, _) = BY_VERSION[cluster.version]
+    pod = created(cluster.create(field, gpus=0))
+    stamp = stamp_of(pod)
+    assert (stamp.id, stamp.takes_part, "initContainers" in pod["spec"]) == (raw_id, False, False)
+    assert PREFIX + "roster" not in pod["metadata"]["annotations"]
+
+
+def test_what_the_server_has_defaulted_needs_no_second_patch(cluster: Cluster) -> None:
+    field, _ = BY_VERSION[cluster.version]
+    for gpus in (8, 0):
+        pod = created(cluster.create(field, gpus=gpus))
+        decision = decide(json.dumps(pod).encode(), NAMESPACE, parse(CONFIG))
+        assert (decision.patch, decision.result) == ([], "unchanged")
+
+
+def test_a_forged_roster_is_wiped(cluster: Cluster) -> None:
+    field, (raw_id, _, _) = BY_VERSION[cluster.version]
+    forged = {PREFIX + "roster": '{"v":1,"answer":"skip"}', PREFIX + "gang": '{"v":1,"id":"theirs"}'}
+    pod = created(cluster.create(field, annotations=forged))
+    assert (stamp_of(pod).id, pod["metadata"]["annotations"][PREFIX + "roster"]) == (raw_id, "")
+
+
+def test_an_unreadable_size_reaches_the_user_as_a_warning(cluster: Cluster) -> None:
+    labels = {"app.kubernetes.io/gang-id": "llm", "app.kubernetes.io/gang-size": "two"}
+    answer = cluster.create({}, labels=labels)
+    assert stamp_of(created(answer)).size is None
+    assert 'label app.kubernetes.io/gang-size: \\"two\\" is no gang size' in answer.headers["warning"]
