@@ -87,7 +87,9 @@ def test(session: nox.Session, member: str) -> None:
         session.run("pytest", "tests", *session.posargs)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
-    sync(session, "--package", member, *group)
+    # Without torch the tests of whole gangs would skip.
+    extra = ["--extra", "torch"] if member == "check-nccl-allreduce" else []
+    sync(session, "--package", member, *group, *extra)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
     session.run("pytest", f"{MEMBERS[member]}/tests", *ignore, *session.posargs)
 
