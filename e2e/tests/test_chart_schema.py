@@ -45,8 +45,3 @@ def test_what_either_refuses_is_refused(values: object) -> None:
 def test_one_name_for_two_things_is_refused(chart: Schema) -> None:
     with pytest.raises(ValueError, match=r"^any: both the service and the chart define [dD]cgm"):
         combined(WEBHOOK, chart, "any")
-
-
-def test_a_chart_whose_service_says_nothing_has_its_own_schema() -> None:
-    schema = combined({}, CHART, "any")
-    assert (schema["properties"], schema["$defs"]) == (CHART["properties"], CHART["$defs"])

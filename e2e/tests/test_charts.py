@@ -11,27 +11,24 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from preflight_e2e.helm import CHARTS, INJECTOR, UMBRELLA, ChartError, Object, Values, problems, render
+from preflight_e2e.helm import CHARTS, GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, problems, render
 
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 ON: Values = {"preflight-injector": {"enabled": True}}
+GANG_ON: Values = {"preflight-gang": {"enabled": True}}
+PARTS = pytest.mark.parametrize("part", [INJECTOR, GANG], ids=lambda chart: chart.name)
 KUBERNETES = ("1.34", "1.35", "1.36")
-NAMESPACED_BY_NAME = {"MutatingWebhookConfiguration", "ClusterRole", "ClusterRoleBinding"}
+OF_THE_CLUSTER = {
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+}
 
 
 def with_values(**values: Any) -> Values:
     return {"preflight-injector": {"enabled": True, **values}}
-
-
-def only(objects: list[Object], kind: str, component: str | None = None) -> Object:
-    found = [
-        o
-        for o in objects
-        if o["kind"] == kind
-        and (component is None or o["metadata"]["labels"].get("app.kubernetes.io/component") == component)
-    ]
-    assert len(found) == 1, f"{len(found)} objects of kind {kind}"
-    return found[0]
 
 
 def entries(values: Values, namespace: str = "preflight") -> list[Object]:
@@ -56,7 +53,7 @@ def namespace(name: str, preflight: str | None = None) -> dict[str, str]:
     return labels | ({"nvsentinel.nvidia.com/preflight": preflight} if preflight else {})
 
 
-@pytest.mark.parametrize("chart", [UMBRELLA, INJECTOR], ids=lambda chart: chart.name)
+@pytest.mark.parametrize("chart", [UMBRELLA, INJECTOR, GANG], ids=lambda chart: chart.name)
 def test_helm_lint_finds_nothing(chart: Path) -> None:
     assert problems(chart) == []
 
@@ -66,7 +63,7 @@ def test_nothing_is_installed_unless_switched_on() -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("values", [ON, ADR], ids=["defaults", "adr-026"])
+@pytest.mark.parametrize("values", [ON, ADR, GANG_ON], ids=["defaults", "adr-026", "gang"])
 def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
     for made in render(UMBRELLA, values):
         kubernetes_validate.validate(made, version, strict=True)
@@ -79,15 +76,17 @@ def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
     assert config == {**config, **given}
 
 
-def test_every_value_there_is_stands_in_the_values_file() -> None:
-    schema = json.loads((INJECTOR / "values.schema.json").read_text())
-    values = yaml.safe_load((INJECTOR / "values.yaml").read_text())
+@PARTS
+def test_every_value_there_is_stands_in_the_values_file(part: Path) -> None:
+    schema = json.loads((part / "values.schema.json").read_text())
+    values = yaml.safe_load((part / "values.yaml").read_text())
     assert {*schema["properties"]} - {"enabled", "global"} == {*values}
 
 
-def test_every_value_there_is_stands_in_the_manual() -> None:
-    manual = (CHARTS / "README.md").read_text()
-    values = yaml.safe_load((INJECTOR / "values.yaml").read_text())
+@PARTS
+def test_every_value_there_is_stands_in_the_manual(part: Path) -> None:
+    manual = (CHARTS / "README.md").read_text().partition(f"## Values of `{part.name}`")[2].partition("\n## ")[0]
+    values = yaml.safe_load((part / "values.yaml").read_text())
     assert [key for key in values if f"`{key}" not in manual] == []
 
 
@@ -235,25 +234,31 @@ def test_one_replica_needs_no_disruption_budget() -> None:
 
 
 def test_every_namespaced_object_stands_in_the_releases_namespace() -> None:
-    for made in render(UMBRELLA, ADR, namespace="elsewhere"):
-        expected = None if made["kind"] in NAMESPACED_BY_NAME else "elsewhere"
+    for made in render(UMBRELLA, {**ADR, **GANG_ON}, namespace="elsewhere"):
+        expected = None if made["kind"] in OF_THE_CLUSTER else "elsewhere"
         assert made["metadata"].get("namespace") == expected
 
 
-def test_the_subchart_alone_makes_what_the_umbrella_makes() -> None:
+@PARTS
+def test_the_subchart_alone_makes_what_the_umbrella_makes(part: Path) -> None:
     def by_name(chart: Path, values: Values | None) -> list[Object]:
         made = [o for o in render(chart, values) if o["kind"] != "Job"]  # its name is a hash of all values
         return sorted(made, key=lambda o: (o["kind"], o["metadata"]["name"]))
 
-    assert by_name(INJECTOR, None) == by_name(UMBRELLA, ON)
+    assert by_name(part, None) == by_name(UMBRELLA, {part.name: {"enabled": True}})
+
+
+def test_all_parts_together_share_no_name() -> None:
+    names = [(o["kind"], o["metadata"]["name"]) for o in render(UMBRELLA, {**ON, **GANG_ON})]
+    assert len(names) == len({*names})
 
 
 def test_chart_versions_are_those_of_the_packages() -> None:
     packages = CHARTS.parent / "packages"
-    version = tomllib.loads((packages / "preflight-webhook/pyproject.toml").read_text())["project"]["version"]
+    for chart, package in ((INJECTOR, "preflight-webhook"), (GANG, "preflight-gang")):
+        version = tomllib.loads((packages / package / "pyproject.toml").read_text())["project"]["version"]
+        assert yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"] == version
     check = tomllib.loads((packages / "check-dcgm/pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((INJECTOR / "Chart.yaml").read_text())
-    assert chart["appVersion"] == version
     assert yaml.safe_load((INJECTOR / "values.yaml").read_text())["checks"] == [
         {"name": "dcgm-diag", "image": f"preflight-dcgm-diag:{check}"}
     ]

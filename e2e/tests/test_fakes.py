@@ -128,3 +128,55 @@ def test_nvml_shows_the_same(node: Path, tmp_path: Path, monkeypatch: pytest.Mon
         assert nvml.nvmlDeviceGetUUID(handle, text, 96) == 0
         seen.append(text.value.decode())
     assert seen == MINE[4:]
+
+
+def reduce(
+    tmp_path: Path, changes: dict[str, Any], *arguments: str, gpus: int = 8, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the fake nccl-tests on the first ``gpus`` GPUs of a node with ``changes``."""
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(node_json("node-a", {"nccl": changes})))
+    given = {"FAKE_NODE_JSON": str(path), "NVIDIA_VISIBLE_DEVICES": ",".join(MINE[:gpus]), **environ}
+    return run("all_reduce_perf", "-b", "1G", "-e", "1G", *(arguments or ("-g", str(gpus))), **given)
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    return [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit()]
+
+
+@pytest.mark.parametrize(("tests", "words"), [("2.11.0", 12), ("2.13.11", 13), ("2.17.6", 13)])
+def test_nccl_tests_prints_the_row_of_its_era(tmp_path: Path, tests: str, words: int) -> None:
+    done = reduce(tmp_path, {"tests": tests})
+    assert (done.returncode, [len(row) for row in rows(done)]) == (0, [words])
+    assert done.stdout.startswith("# nccl-tests version") == (tests == "2.17.6")
+
+
+@pytest.mark.parametrize(("tests", "status"), [("2.13.11", 1), ("2.17.6", 7)])
+def test_nccl_tests_exits_for_wrong_data_as_its_era_does(tmp_path: Path, tests: str, status: int) -> None:
+    done = reduce(tmp_path, {"tests": tests, "wrong": [{"gpu": 1, "elements": 4}]})
+    assert done.returncode == status
+    assert rows(done)[0][8] == "4"
+    assert "# Out of bounds values : 8 FAILED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "least", "most"),
+    [({}, 460, 467), ({"nvls": 0}, 365, 371), ({"ports": [{"gpu": 3, "gbps": 120}]}, 115, 118)],
+)
+def test_a_collective_is_as_fast_as_its_slowest_part(
+    tmp_path: Path, changes: dict[str, Any], least: float, most: float
+) -> None:
+    assert least < float(rows(reduce(tmp_path, changes))[0][7]) < most
+
+
+def test_only_rings_that_cross_a_slow_link_are_slow(tmp_path: Path) -> None:
+    changes = {"pairs": [{"gpus": [1, 2], "gbps": 50}]}
+    assert float(rows(reduce(tmp_path, changes))[0][7]) < 51
+    pair = reduce(tmp_path, changes, "-g", "2", CUDA_VISIBLE_DEVICES=f"{MINE[0]},{MINE[1]}")
+    assert float(rows(pair)[0][7]) > 50
+
+
+def test_more_gpus_than_cuda_finds_are_refused(tmp_path: Path) -> None:
+    done = reduce(tmp_path, {"visible": 7})
+    assert done.returncode == 5
+    assert "Invalid number of GPUs: 8 requested but only 7 were found." in done.stderr

@@ -18,10 +18,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Keys of the values that are the controller's configuration; every other key says how it is deployed. */}}
 {{- define "preflight-gang.config" -}}
-{{- pick .Values "checks" "leaseDuration" "logLevel" | toYaml -}}
+{{- pick .Values "checks" "leaseDuration" "logLevel" "writes" | toYaml -}}
 {{- end }}
 
 {{/* The controller as the API server knows it. */}}
 {{- define "preflight-gang.user" -}}
 {{ printf "system:serviceaccount:%s:%s" .Release.Namespace (include "preflight-gang.name" .) }}
+{{- end }}
+
+{{/* True for whoever is neither the controller nor exempt. */}}
+{{- define "preflight-gang.notExempt" -}}
+!(request.userInfo.username in {{ prepend .Values.protection.exemptUsers (include "preflight-gang.user" .) | toJson }})
+{{- with .Values.protection.exemptGroups }} && !request.userInfo.?groups.orValue([]).exists(g, g in {{ toJson . }}){{ end }}
 {{- end }}

@@ -25,6 +25,7 @@ import (
 type worker struct {
 	latencies []time.Duration
 	failed    int
+	served    int
 	last      []byte
 	err       error
 }
@@ -68,7 +69,7 @@ func main() {
 	group.Wait()
 
 	var all []time.Duration
-	failed := 0
+	failed, served := 0, 0
 	for i := range workers {
 		if workers[i].err != nil {
 			fmt.Fprintln(os.Stderr, workers[i].err)
@@ -76,6 +77,7 @@ func main() {
 		}
 		all = append(all, workers[i].latencies...)
 		failed += workers[i].failed
+		served += workers[i].served
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(os.Stderr, "load: not one answer")
@@ -84,7 +86,7 @@ func main() {
 	sort.Slice(all, func(a, b int) bool { return all[a] < all[b] })
 	at := func(q float64) float64 { return float64(all[int(q*float64(len(all)-1))].Nanoseconds()) / 1e6 }
 	_ = json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"requests": len(all), "failed": failed, "per_s": float64(len(all)) / *seconds,
+		"requests": len(all), "served": served, "failed": failed, "per_s": float64(len(all)) / *seconds,
 		"p50_ms": at(0.5), "p99_ms": at(0.99), "max_ms": at(1), "answer": string(workers[0].last),
 	})
 }
@@ -157,6 +159,7 @@ func (w *worker) drive(address string, request varied, from, end time.Time, rate
 			return err
 		}
 		w.last = body
+		w.served++
 		if began.After(from) {
 			w.latencies = append(w.latencies, time.Since(began))
 			if status != 200 {

@@ -19,9 +19,10 @@ class Plugin(dp_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, request, context):
         while True:
+            changed = self.node.changed  # before looking: what changes while this is sent must not be missed
             devices = [dp.Device(ID=gpu["uuid"], health="Healthy") for gpu in self.node.facts["gpus"]]
             yield dp.ListAndWatchResponse(devices=devices)
-            await self.node.changed.wait()
+            await changed.wait()
 
     async def GetPreferredAllocation(self, request, context):
         """Lowest index first, so that a test knows which GPUs a second pod gets."""

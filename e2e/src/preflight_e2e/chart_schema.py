@@ -18,7 +18,7 @@ from preflight_e2e.helm import CHARTS, GANG, INJECTOR
 
 SERVICES: dict[Path, tuple[str, ...]] = {
     INJECTOR: ("preflight-webhook", "schema"),
-    GANG: (),  # no command yet: the whole schema stands in charts/schema
+    GANG: ("preflight-gang", "schema"),
 }
 """What to ask for the schema of the configuration that a chart's values hold."""
 
@@ -31,15 +31,16 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
     top = config
     while "$ref" in top:
         top = definitions.pop(top["$ref"].removeprefix("#/$defs/"))
-    configured = top.get("properties", {})
-    if both := sorted({*configured} & {*deployment["properties"]}) + sorted({*definitions} & {*deployment["$defs"]}):
+    if both := sorted({*top["properties"]} & {*deployment["properties"]}) + sorted(
+        {*definitions} & {*deployment["$defs"]}
+    ):
         raise ValueError(f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them.")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Values of the chart {chart}. Generated from the service's and charts/schema",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**configured, **deployment["properties"]},
+        "properties": {**top["properties"], **deployment["properties"]},
         "required": top.get("required", []),
         "$defs": {**definitions, **deployment["$defs"]},
     }
@@ -47,8 +48,6 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
 
 def said(command: tuple[str, ...]) -> Schema:
     """The schema that a service prints. Raises OSError, ValueError, CalledProcessError."""
-    if not command:
-        return {}
     schema: Schema = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return schema
 

@@ -45,6 +45,19 @@ def render(
     ]
 
 
+def only(objects: list[Object], kind: str, component: str | None = None) -> Object:
+    """The one object of a kind (and component) among many. Raises ValueError when there is none, or more."""
+    found = [
+        o
+        for o in objects
+        if o["kind"] == kind
+        and (component is None or o["metadata"]["labels"].get("app.kubernetes.io/component") == component)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} objects of kind {kind}")
+    return found[0]
+
+
 def problems(chart: Path, values: Values | None = None) -> list[str]:
     """What `helm lint --strict` complains of; advice (a missing icon) is left out."""
     report = lint(chart, values, strict=True, with_subcharts=True)

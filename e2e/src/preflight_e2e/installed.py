@@ -49,12 +49,16 @@ class Installed:
         return {"preflight-injector": {**self.values, **values}}
 
     def gang_values(self, **values: Any) -> Values:
-        """The gang controller's rights and policies without a replica; they reach no namespace of anybody else."""
+        """The gang controller's rights and policies without a replica, for :meth:`shielded` namespaces only."""
         own = {
             "enabled": True,
             "fullnameOverride": self.name,
             "replicas": 0,
-            "protection": {"namespaceSelector": {"matchLabels": {"preflight-e2e": self.name}}},
+            "protection": {
+                "namespaceSelector": {
+                    "matchExpressions": [{"key": "preflight-e2e", "operator": "In", "values": [self.name]}]
+                }
+            },
         }
         return {"preflight-gang": {**own, **values}}
 
@@ -64,6 +68,10 @@ class Installed:
         self.api.create_namespace({"metadata": {"name": name, "labels": labels}})
         self.namespaces.append(name)
         return name
+
+    def shielded(self) -> str:
+        """A namespace that this release protects, and no other release on the cluster."""
+        return self.namespace(**{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "disabled"})
 
     def opted_in(self) -> str:
         """A namespace in which pods are injected by now."""

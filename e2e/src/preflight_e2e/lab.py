@@ -75,6 +75,8 @@ class Lab:
 
     def fake_nodes(self) -> None:
         """Start the fakes on every schedulable node and wait for their GPUs."""
+        if self._exists(FAKES):  # kept, or left by a run that was killed: of an image that may be older than ours
+            self.remove_namespace(FAKES)
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
         for document in documents:
             try:
@@ -222,20 +224,22 @@ class Lab:
         self.api.create_namespace(
             {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
         )
+        # A gang's member is stamped whichever checks are configured.
         probe = {
-            "metadata": {"name": "probe"},
-            "spec": {"containers": [{"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "metadata": {"name": "probe", "labels": {"app.kubernetes.io/gang-id": "probe"}},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
         }
 
-        def injected() -> bool:
+        def reached() -> bool:
             try:
-                return bool(self.api.create_namespaced_pod(name, probe, dry_run="All").spec.init_containers)
+                made = self.api.create_namespaced_pod(name, probe, dry_run="All")
             except client.ApiException as error:
                 if error.status in {403, 500}:  # no default ServiceAccount yet, or no webhook replica reached yet
                     return False
                 raise
+            return "preflight.nvsentinel.nvidia.com/gang" in (made.metadata.annotations or {})
 
-        until(f"pods of namespace {name} are injected", injected, 30)
+        until(f"the webhook is called for pods of namespace {name}", reached, 30)
         return name
 
     def remove_namespace(self, name: str) -> None:

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +58,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
         )
         return outcome
-    namespace = lab.namespace(f"pf-{scenario.id}")
+    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}")
     try:
         for step in scenario.steps:
             for letter, node in bound.items():

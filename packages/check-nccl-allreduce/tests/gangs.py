@@ -91,6 +91,12 @@ class Member:
         text = log.read_text() if log.exists() else ""
         return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
 
+    def close(self) -> None:
+        """After its end: everything that it said is read."""
+        self._reader.join(10)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+
     def children(self) -> list[int]:
         """Process ids of everything that this member has started, by its mark in their environment."""
         return [pid for pid, mark in marked() if mark == str(self.home)]
@@ -132,9 +138,7 @@ class Gang:
             if member.popen.poll() is None:
                 member.popen.kill()
             member.popen.wait()
-            member._reader.join(10)
-            assert member.popen.stdout is not None
-            member.popen.stdout.close()
+            member.close()
         left = self.left_behind()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -181,6 +185,7 @@ class Gang:
             self.connectors.append(connector)
         else:
             folder, connector = old.folder, old.connector
+            old.close()
         given = {
             "MY_POD_NAME": f"pod-{rank}",
             "NODE_NAME": f"node-{rank}",
@@ -195,6 +200,7 @@ class Gang:
             "GANG_TIMEOUT": "40s",
             "CHECK_TIMEOUT": "40s",
             "TEST_HOME": str(home),
+            "MASTER_PORT_GIVEN": str(self.master_port),
             "PYTHONPATH": str(Path(__file__).parent),
             **variables,
         }

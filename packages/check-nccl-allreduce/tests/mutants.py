@@ -6,6 +6,7 @@ Run in the agent's place (``-m mutants``); nothing of this is in the product.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -20,6 +21,11 @@ from check_nccl_allreduce.worker import agent
 def mine() -> bool:
     """Whether this rank is the one that MUTANT_RANK names."""
     return os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
+
+
+def mine_by_node(argv: list[str]) -> bool:
+    """The same, before there are ranks."""
+    return f"--node-rank={os.environ.get('MUTANT_RANK', '1')}" in argv
 
 
 def once() -> bool:
@@ -105,6 +111,38 @@ def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
+def slow() -> None:
+    """Launch late: the others' side of the rendezvous stands open meanwhile."""
+    real = agent.launch
+
+    def launch(argv: list[str]) -> None:
+        time.sleep(1.5 if mine_by_node(argv) else 0)
+        real(argv)
+
+    agent.launch = launch
+
+
+def no_rendezvous() -> None:
+    """Whatever port the leader names, the rendezvous there does not work."""
+
+    def launch(argv: list[str]) -> None:
+        raise ConnectionError("DistNetworkError: the server socket has failed")
+
+    agent.launch = launch
+
+
+def slow_unnamed() -> None:
+    """As `slow`, and the first launch has torchrun's own name for the rendezvous, which everybody knows."""
+    real = agent.launch
+
+    def launch(argv: list[str]) -> None:
+        first = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])["master_port"] == int(os.environ["MASTER_PORT_GIVEN"])
+        time.sleep(1.5 if mine_by_node(argv) else 0)
+        real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
+
+    agent.launch = launch
+
+
 SPOILT = {
     "swapped-chunks": swap_chunks,
     "flipped-bit": flip_bit,
@@ -113,6 +151,7 @@ SPOILT = {
     "dropped-rank": take_away,
 }
 ACTS = {"die": die, "crash": crash, "hang": hang, "ecc": ecc}
+PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "slow-unnamed": slow_unnamed}
 
 
 def main() -> None:
@@ -121,6 +160,8 @@ def main() -> None:
         after_reduce(SPOILT[what])
     elif what in ACTS:
         before_reduce(ACTS[what])
+    elif what in PREPARED:
+        PREPARED[what]()
     else:
         sys.exit(f"no mutant {what}")
     agent.main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +36,7 @@ def trouble(kind: str, code: str = "CODE") -> Result:
     return Result(1, trouble=Trouble(kind, code, f"{kind} text"))
 
 
-def judged(results: Mapping[int, Result], *, settings: Settings | None = None, **changes: object) -> VerdictMessage:
+def judged(results: Mapping[int, Result], *, settings: Settings | None = None, **changes: Any) -> VerdictMessage:
     return judge.judge(settings or Settings(), hellos(len(results), **changes), Round(start(), dict(results)))[0]
 
 
@@ -73,10 +74,16 @@ def test_a_set_threshold_decides_over_the_table() -> None:
         ({"unusual": ("NCCL_MAX_NCHANNELS",)}, "the workload sets NCCL_MAX_NCHANNELS"),
     ],
 )
-def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(changes: dict[str, object], why: str) -> None:
+def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(changes: dict[str, Any], why: str) -> None:
     verdict = judged({0: at(6), 1: at(6)}, **changes)
     assert (verdict.outcome, verdict.measured, verdict.expected) == ("passed", 6.0, None)
     assert why in verdict.reason
+
+
+@pytest.mark.parametrize(("threshold", "warned"), [(5.0, True), (200.0, False), (None, False)])
+def test_a_threshold_of_less_than_half_the_floor_is_warned_of(threshold: float | None, warned: bool) -> None:
+    lines = judge.remarks(Settings(threshold=threshold), hellos(), start())
+    assert any("less than half of this hardware's floor of 380" in line for line in lines) is warned
 
 
 def test_members_that_differ_have_no_floor() -> None:

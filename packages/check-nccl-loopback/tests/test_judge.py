@@ -202,12 +202,27 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
     assert "NCCL version" in seen.reason
 
 
+def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
+    result = read("", "", -9, GIB, timed_out=True, stuck=True)
+    seen = decide(replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), result),)))
+    assert isinstance(seen, Verdict)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
+
+
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"
 
 
 def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
     seen = ended(ECC)
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_ECC", {"GPU-6"})
+
+
+def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
+    slow = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
+    pair = Taken(Step(What.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
+    seen = decide(replace(case(), taken=(slow, slow, pair)))
+    assert isinstance(seen, Verdict)
+    assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
 
 
 def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:

@@ -3,11 +3,16 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from preflight_e2e.plugin import Api, api, real_api_server
 from preflight_gang.kube.client import Client
 from preflight_gang.kube.connection import Connection, connection
+
+if TYPE_CHECKING:
+    from leading import Leading
+    from played import Cluster
 
 __all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
 
@@ -29,3 +34,24 @@ def target(api: Api) -> Connection:
 async def client(target: Connection) -> AsyncIterator[Client]:
     async with Client(target) as made:
         yield made
+
+
+@pytest.fixture
+async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
+    """The test's own namespace, in which the test plays the webhook, the scheduler and the kubelets."""
+    from played import played
+
+    async with played(client, api.namespace) as cluster:
+        yield cluster
+    if api.kind == "real":  # it serves the next test, too, whose controller sees all namespaces
+        for plural in ("pods", "configmaps"):
+            await client.delete(api.path(plural), {"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+async def leading(target: Connection, cluster: Cluster) -> AsyncIterator[Leading]:
+    """The real controller, leading."""
+    from leading import leads
+
+    async with leads(target) as leading:
+        yield leading

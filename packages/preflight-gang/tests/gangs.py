@@ -96,8 +96,8 @@ def status(
         "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
         "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}},
-    }[state]
-    return {"name": names.container_name(check), "restartCount": restarts, **shown}
+    }
+    return {"name": names.container_name(check), "restartCount": restarts, **shown[state]}
 
 
 def pod(name: str, **fields: Any) -> Pod:

@@ -1,12 +1,16 @@
 """A candidate for a lease as a process of its own: ``kube_candidate.py KUBECONFIG NAMESPACE IDENTITY DURATION``.
 
-While it leads it writes a mark every few milliseconds, as eagerly as it may, and says on stdout what it does.
+While it leads it writes a mark every few milliseconds, as eagerly as it may, and says on stdout what it does. Its
+writes stand behind two fences, as a leader's must: it asks for its right before each, and each tests that the mark is
+still of the epoch that was last seen. The first alone would leave the moment between the question and the sending.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
+from typing import Any
 
 import anyio
 from preflight_gang.kube.client import Client, Fenced, KubeError
@@ -18,14 +22,18 @@ async def main(kubeconfig: str, namespace: str, identity: str, duration: str) ->
     async with Client(connection({"KUBECONFIG": kubeconfig})) as client:
 
         async def body(leadership: Leadership) -> None:
-            print("leads", leadership.epoch, flush=True)
             writer = client.fenced(leadership.valid)
             path = f"/api/v1/namespaces/{namespace}/configmaps/marks"
-            mark = {"data": {"by": identity, "epoch": str(leadership.epoch)}}
+            seen = (await client.get(path, dict[str, Any]))["data"]["epoch"]
+            mark = {"by": identity, "epoch": str(leadership.epoch), "count": "0"}
+            print("leads", leadership.epoch, flush=True)
             try:
                 while True:
                     try:
-                        await writer.merge_patch(path, mark)
+                        mark["count"] = str(int(mark["count"]) + 1)  # a write that changes nothing is none
+                        test = {"op": "test", "path": "/data/epoch", "value": seen}
+                        await writer.json_patch(path, [test, {"op": "replace", "path": "/data", "value": mark}])
+                        seen = mark["epoch"]
                     except Fenced:
                         print("fenced", leadership.epoch, flush=True)
                         await anyio.sleep_forever()
@@ -48,4 +56,5 @@ async def main(kubeconfig: str, namespace: str, identity: str, duration: str) ->
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    anyio.run(main, *sys.argv[1:])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    anyio.run(partial(main, *sys.argv[1:]))

@@ -127,4 +127,5 @@ async def proxied(target: Connection) -> AsyncIterator[tuple[Proxy, Connection]]
     finally:
         server.close()
         proxy.cut(refuse=True)
-        await server.wait_closed()
+        await asyncio.gather(*proxy._open, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn

@@ -241,6 +241,11 @@ def test_a_gang_check_needs_the_pods_uid_and_address(start: Start) -> None:
     assert "POD_IP: not set" in ran.result.reason
 
 
+def test_an_address_that_is_none_is_misconfigured(start: Start) -> None:
+    ran = start(POD_IP="pod-a.example").ended()
+    assert (ran.exit_code, ran.result.reason.split(";")[0]) == (2, 'POD_IP: "pod-a.example" is not an IP address')
+
+
 def test_the_manual_of_a_gang_check_has_the_gangs_variables() -> None:
     done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR"))

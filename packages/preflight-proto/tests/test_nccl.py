@@ -126,6 +126,13 @@ def test_environment_is_never_fatal() -> None:
         assert not (kind is Kind.ENVIRONMENT and error.fatal)
 
 
+def test_what_goes_into_a_condition_s_message_has_no_semicolon() -> None:
+    for _, _, line in LINES:
+        error = classify(line)
+        assert error is not None
+        assert ";" not in error.says
+
+
 def test_the_device_is_the_number_in_a_warning_s_brackets() -> None:
     error = classify(ECC)
     assert error is not None

@@ -49,7 +49,8 @@ def drive(
     cpu: int | None = None,
     vary: str = "",
 ) -> dict[str, Any]:
-    """Drive ``port`` with ``body``; keys requests, failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it.
+    """Drive ``port`` with ``body``; keys requests, served (those of the warm-up too), failed, per_s, p50_ms, p99_ms, max_ms,
+    answer. ``cpu``: pinned to it.
     ``vary``: a text in the body that becomes a different number in every request."""
     command = [str(generator()), "-address", f"127.0.0.1:{port}", "-body", str(body), "-connections", str(connections)]
     command += ["-seconds", str(seconds), "-rate", str(rate), "-vary", vary]

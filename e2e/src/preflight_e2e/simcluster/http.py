@@ -98,7 +98,29 @@ class Api:
             raise NotImplementedError(f"subresource {sub}")
         return Target(table[plural], namespace, name, sub)
 
+    def discovered(self, path: str) -> Object | None:
+        """What is served: the groups, or the resources of one version of a group; None for any other path."""
+        served = sorted({r.group_version for r in self.served if "/" in r.group_version} - self.absent, reverse=True)
+        if path == "/apis":
+            groups: dict[str, list[Object]] = {}
+            for one in served:  # the later version is preferred
+                group, version = one.split("/")
+                groups.setdefault(group, []).append({"groupVersion": one, "version": version})
+            listed = [{"name": name, "versions": of, "preferredVersion": of[0]} for name, of in groups.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        group_version = path.removeprefix("/apis/")
+        if group_version not in served:
+            return None
+        resources = [
+            {"name": r.plural, "kind": r.kind, "namespaced": r.namespaced}
+            for r in self.served
+            if r.group_version == group_version
+        ]
+        return {"kind": "APIResourceList", "groupVersion": group_version, "resources": resources}
+
     def _answer(self, request: Request) -> Answer:
+        if request.method == "GET" and (found := self.discovered(request.path)) is not None:
+            return Answer(200, found)
         if (target := self.target(request.path)) is None:
             return Answer(404, "404 page not found\n")
         if "dryRun" in request.params:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
+
+import msgspec
 
 
 class DoesNotApply(Exception):
     """The patch cannot be applied to this object: the real server answers 422 without saying why."""
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of JSON, a good deal faster than the general one."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def json_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
@@ -16,7 +22,7 @@ def json_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
     Two habits of the real server's library: ``test`` with null holds where nothing is, if only the parent is there,
     and ``replace`` adds a missing member of an object.
     """
-    result = deepcopy(target)
+    result = copied(target)
     for step in operations:
         try:
             _apply(result, step)
@@ -32,14 +38,14 @@ def _apply(document: Any, step: dict[str, Any]) -> None:
             if (parent.get(key) if isinstance(parent, dict) else parent[key]) != step.get("value"):
                 raise ValueError("something else is there")
         case "add":
-            _add(parent, key, deepcopy(step.get("value")))
+            _add(parent, key, copied(step.get("value")))
         case "replace":
-            parent[key] = deepcopy(step.get("value"))
+            parent[key] = copied(step.get("value"))
         case "remove":
             del parent[key]
         case "copy" | "move" as op:
             origin, name = _locate(document, step["from"])
-            _add(parent, key, origin.pop(name) if op == "move" else deepcopy(origin[name]))
+            _add(parent, key, origin.pop(name) if op == "move" else copied(origin[name]))
         case other:
             raise ValueError(f"unknown op {other!r}")
 
@@ -66,7 +72,7 @@ def _add(parent: Any, key: Any, value: Any) -> None:
 def merge_patch(target: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return deepcopy(patch)
+        return patch
     kept = target if isinstance(target, dict) else {}
     merged = {name: merge_patch(kept.get(name), value) for name, value in patch.items() if value is not None}
     return {name: value for name, value in kept.items() if name not in patch} | merged

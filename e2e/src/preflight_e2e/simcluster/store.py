@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from .patches import copied
 from .selectors import Matches
 
 Object = dict[str, Any]
@@ -134,7 +134,7 @@ class Store:
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()} | (
             {"namespace": namespace} if namespace else {}
         )
-        made = deepcopy(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        made = copied(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
         if resource.status:
             made["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
         return self._write(resource, None, made)
@@ -152,7 +152,7 @@ class Store:
             raise _conflict(resource, name)
         kept = {k: old[k] for k in ("uid", "creationTimestamp", "namespace", "deletionTimestamp") if k in old}
         meta |= kept | {"resourceVersion": old["resourceVersion"]}
-        after = deepcopy(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        after = body | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
         if status:
             after = before | {"status": after.get("status", {})}
         elif resource.status:

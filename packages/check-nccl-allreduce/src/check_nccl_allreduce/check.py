@@ -130,15 +130,15 @@ async def _watch_roster(
 ) -> None:
     with watching:
         now = await run.roster_changed(roster)
-        if not member.begun.is_set():
-            all_of_it.cancel()
-            return
         code, reason = (
             "GANG_CHANGED",
             f"generation {roster.generation} no longer holds: the controller says {now.answer}",
         )
         if now.answer == "fail":
             code, reason = "PEER_FAILED", now.reason or "another member failed"
+        elif not member.begun.is_set():
+            all_of_it.cancel()
+            return
         reason = reason.rstrip(".") + "."
         await member.leave(code, reason)
         raise Inconclusive(code, reason)
@@ -147,7 +147,7 @@ async def _watch_roster(
 async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: float) -> None:
     address = run.gang.settings.pod_ip
     assert roster.master_port is not None
-    ports = (roster.master_port, network.free_port(address))
+    master_port = roster.master_port
     begun: float | None = None
 
     def left() -> float:
@@ -157,8 +157,12 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
         return begun + allowed - max(2.0, 0.1 * allowed) - anyio.current_time()
 
     def step(hellos: Mapping[int, Hello], rounds: list[Round]) -> Start | VerdictMessage:
+        ports = (master_port, *([network.free_port(address)] if rounds else []))
         plan = judge.Plan(run.settings, ports, left(), may_retry=left() > READY_SHARE * allowed)
         what = judge.next_step(plan, hellos, rounds)
+        if isinstance(what, Start) and not rounds:
+            for line in judge.remarks(run.settings, hellos, what):
+                run.progress(f"leader: {line}")
         if isinstance(what, Start) and rounds:
             run.progress(
                 f"leader: round {what.round}, because: {judge.judge(run.settings, hellos, rounds[-1])[0].reason}"

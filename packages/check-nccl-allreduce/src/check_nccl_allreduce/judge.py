@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 from preflight_proto.check import Action, Finding, Outcome, Verdict
 
 from . import floors
-from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
+from .control.messages import STAGES, Hello, Result, Stage, Start, Trouble, VerdictMessage
 from .control.rounds import Round
 from .settings import DEFAULT_SIZE, Settings, show_size
 
 T = TypeVar("T")
 
-__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "verdict_of"]
+__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "verdict_of"]
 
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more."""
@@ -83,11 +83,28 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
     )
 
 
+def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
+    """What the log should say about the floor before the measurement."""
+    row = _row(hellos, start)
+    if settings.threshold is None:
+        if row is None:
+            return [f"no floor: {_no_row(hellos, start)}; the gang passes with its measurement"]
+        return [
+            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}); what is slow is not looked for"
+        ]
+    lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
+    if row is not None and settings.threshold < row.floor / 2:
+        lines.append(
+            f"warning: NCCL_ALLREDUCE_THRESHOLD_GBPS is less than half of this hardware's floor of {row.floor:g} GB/s; a gang at a fraction of its speed passes"
+        )
+    return lines
+
+
 def judge(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:
     """(the verdict on one round, whether another round might end better)."""
     if last.left:
-        rank, leaving = _first(last.left)
-        return VerdictMessage("inconclusive", leaving.code, _left(hellos, rank, leaving)), False
+        _, leaving = _first(last.left)
+        return VerdictMessage("inconclusive", leaving.code, leaving.reason), False
     wrong = {rank: result for rank, result in last.results.items() if result.wrong}
     if wrong:
         return _wrong_data(hellos, last, wrong), False
@@ -242,10 +259,6 @@ def verdict_of(message: VerdictMessage) -> Verdict:
     return Verdict(
         outcome, message.code, message.reason, findings, measured=message.measured, expected=message.expected
     )
-
-
-def _left(hellos: Mapping[int, Hello], rank: int, leaving: Leaving) -> str:
-    return leaving.reason if leaving.code == "PEER_FAILED" else f"{_who(hellos, rank)} left: {leaving.reason}"
 
 
 def _who(hellos: Mapping[int, Hello], rank: int) -> str:

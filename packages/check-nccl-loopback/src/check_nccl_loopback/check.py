@@ -18,7 +18,7 @@ from .settings import Settings, size_text
 
 __all__ = ["CHECK", "main"]
 
-RESERVE: Final = 15.0
+RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
 
 
@@ -44,7 +44,7 @@ async def probe(run: Run[Settings]) -> Verdict:
             run.progress(f"{_who(case, step)}: {result.busbw:.2f} GB/s, {result.wrong or 0:g} wrong, {spent:.1f} s")
         case = replace(case, taken=(*case.taken, Taken(step, result)))
         if result.busbw is None and not result.too_big:
-            case = replace(case, lost=await devices.lost([gpu.uuid for gpu in gpus]))
+            case = replace(case, lost=await devices.lost(gpus))
         if run.deadline - anyio.current_time() < reserve + 1.5 * longest:
             case = replace(case, exhausted=True)
     return step

@@ -106,6 +106,11 @@ def decide(case: Case) -> Step | Verdict:
         return _all(case, What.ALL, case.size)
     if case.lost:
         return verdicts.lost(case.gpus, case.lost)
+    for taken in case.taken:  # a device fault is one in whatever run it shows
+        if taken.result.stuck:
+            return verdicts.stuck(taken.result)
+        if taken.result.error is not None and taken.result.error.kind is Kind.DEVICE:
+            return verdicts.device(case.gpus, taken.step.gpus, taken.result.error)
     whole = case.whole
     if whole[-1].result.too_big:
         smaller = [size for size in SMALLER if size < whole[-1].step.size]
@@ -163,11 +168,9 @@ def _broken(case: Case, broken: Taken) -> Step | Verdict:
     if result.timed_out:
         return verdicts.hung(result)
     if error is None:
-        return verdicts.unexplained(result)
+        return verdicts.unexplained(result, case.shm)
     if error.kind is Kind.ENVIRONMENT:
         return verdicts.environment(error, case.shm)
-    if error.kind is Kind.DEVICE:
-        return verdicts.device(case.gpus, broken.step.gpus, error)
     if error.code not in LOCALISABLE:
         return verdicts.refused(error)
     return _next_pair(case, "error") or verdicts.failed_class(

@@ -20,7 +20,7 @@ class Measurement:
 
     ``wrong`` counts wrong elements, None where nothing was verified. Without ``busbw`` the run gave no result: ``error`` says why
     where its output does, ``too_big`` that the GPUs' memory does not suffice for ``size``, ``status`` is the exit status
-    (negative for a signal), ``said`` the last words.
+    (negative for a signal), ``said`` the last words; ``stuck`` that not even SIGKILL ended it.
     """
 
     size: int
@@ -29,6 +29,7 @@ class Measurement:
     error: NcclError | None = None
     too_big: bool = False
     timed_out: bool = False
+    stuck: bool = False
     status: int = 0
     said: str = ""
     version: str = ""
@@ -39,13 +40,15 @@ class Measurement:
         return self.busbw is not None and self.wrong == 0
 
 
-def read(stdout: str, stderr: str, status: int, size: int, *, timed_out: bool = False) -> Measurement:
+def read(
+    stdout: str, stderr: str, status: int, size: int, *, timed_out: bool = False, stuck: bool = False
+) -> Measurement:
     """What a run that was asked for ``size`` bytes has shown. Never raises."""
     report = parse.parse(stdout)
     row = report.row(size)
     said = _last_words(stdout, stderr)
     if timed_out:
-        return Measurement(size, timed_out=True, status=status, said=said, version=report.version)
+        return Measurement(size, timed_out=True, stuck=stuck, status=status, said=said, version=report.version)
     wrong = _wrong(report, row)
     if row is not None and (status == 0 or (status in WRONG_STATUSES and wrong)):
         best = max(half.busbw for half in row.halves)

@@ -50,7 +50,9 @@ async def run(
     """Take one step. Raises :class:`preflight_proto.check.ToolMissing`."""
     command = argv(run.settings, len(step.gpus), step.size)
     done = await run.command(command, timeout=timeout, env=environment(os.environ, gpus, step, topology_file))
-    result = measurement.read(done.stdout, done.stderr, done.returncode, step.size, timed_out=done.timed_out)
+    result = measurement.read(
+        done.stdout, done.stderr, done.returncode, step.size, timed_out=done.timed_out, stuck=done.stuck
+    )
     if result.busbw is None:
         for line in (done.stdout + "\n" + done.stderr).splitlines()[-40:]:
             if line.strip(" #\t"):

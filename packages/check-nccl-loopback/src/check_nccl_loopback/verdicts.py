@@ -30,6 +30,7 @@ __all__ = [
     "passed",
     "refused",
     "slow",
+    "stuck",
     "topology",
     "unexplained",
     "unknown",
@@ -131,7 +132,10 @@ def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool
 
 def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
     """Below the floor. A GPU is named by contrast, fatally; a floor alone fails the run and quarantines nobody."""
-    by_pair = {f"pair_{a}_{b}": f"{m.busbw:.2f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None}
+    by_pair = [
+        f"{gpus[a].uuid}+{gpus[b].uuid}={m.busbw:.1f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None
+    ]
+    measured = {**bar.metadata, **({"pairs_gbps": " ".join(by_pair)} if by_pair else {})}
     clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
     against = f"{bar.text} is below {bar.limit:g}"
     if found.accused:
@@ -142,7 +146,7 @@ def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Me
                 fatal=True,
                 action=Action.CONTACT_SUPPORT,
                 subject=Subject(BANDWIDTH, gpus[i].uuid),
-                metadata={**bar.metadata, **by_pair, "reference_gbps": f"{found.reference:.2f}"},
+                metadata={**measured, "reference_gbps": f"{found.reference:.2f}"},
             )
             for i in found.accused
         )
@@ -160,7 +164,7 @@ def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Me
         "SLOW_NODE: NCCL between the GPUs of this node is slower than its floor",
         fatal=False,
         action=Action.CONTACT_SUPPORT,
-        metadata={**bar.metadata, **by_pair},
+        metadata=measured,
     )
     reason = f"{against} twice, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
     return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
@@ -243,6 +247,19 @@ def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
     )
     reason = f'the driver has lost {", ".join(uuids)} ("{words[uuids[0]]}"); take the node out of service and contact support.'
     return _failed("GPU_LOST", reason, findings, subject=uuids[0])
+
+
+def stuck(result: Measurement) -> Verdict:
+    """The tool sleeps in the kernel where not even SIGKILL reaches it: the driver hangs."""
+    finding = Finding(
+        "DRIVER_HANG",
+        "DRIVER_HANG: a call into the GPU driver of this node does not return",
+        fatal=True,
+        action=Action.CONTACT_SUPPORT,
+        metadata={"last_words": result.said},
+    )
+    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.said}"); take the node out of service and restart it.'
+    return _failed("DRIVER_HANG", reason, (finding,))
 
 
 def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast) -> Verdict:
@@ -330,11 +347,17 @@ def hung(result: Measurement) -> Verdict:
     )
 
 
-def unexplained(result: Measurement) -> Verdict:
+_SIGNALS = {7: "; is /dev/shm large enough?", 9: "; did it meet the container's memory limit?"}
+
+
+def unexplained(result: Measurement, shm: str) -> Verdict:
     """It ended without a result and without a reason."""
     if result.status < 0 or result.status > 128:
         signal = -result.status if result.status < 0 else result.status - 128
-        return Verdict.inconclusive("TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}").')
+        hint = _SIGNALS.get(signal, "")
+        return Verdict.inconclusive(
+            "TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}'
+        )
     return Verdict.inconclusive(
         "NO_RESULT",
         f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.said}"); see the lines above.',

@@ -118,9 +118,11 @@ def roster_patch(member: Member, answer: Answer, record: Record | None, epoch: i
     Its tests make it fail when the pod is another one or has been told something else in the meantime: a leader that was
     paused cannot overwrite what its successor has said.
     """
-    roster = _roster(member, answer, record, epoch)
-    if member.told is not None and msgspec.structs.replace(member.told, epoch=epoch) == roster:
+    roster, told = _roster(member, answer, record, epoch), member.told
+    if told is not None and msgspec.structs.replace(told, epoch=epoch) == roster:
         return None
+    if told is not None and answer.answer == told.answer == "fail" and told.generation == answer.generation:
+        return None  # a generation ends once, and for all with the cause that was seen first
     path = "/metadata/annotations/" + names.ROSTER_ANNOTATION.replace("/", "~1")
     return [
         {"op": "test", "path": "/metadata/uid", "value": member.uid},

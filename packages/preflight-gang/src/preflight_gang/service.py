@@ -23,6 +23,8 @@ __all__ = ["LEASE", "run"]
 LEASE = "preflight-gang"
 STUCK = 30.0
 """Seconds without a turn of the event loop after which the process is not healthy."""
+RETRY = 2.0
+"""Seconds, at most, between renewals: a lease that was given back is taken within them."""
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
     beat = time.monotonic()
 
     async with Client(target, concurrency=config.writes) as client:
+        metrics.sent(client.requests)
         controller = Controller(client, config, metrics)
 
         def healthy() -> str:
@@ -81,6 +84,7 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
                     name=LEASE,
                     identity=identity,
                     duration=config.lease_seconds,
+                    retry=min(RETRY, config.lease_seconds / 5),
                     body=act,
                 )
         finally:

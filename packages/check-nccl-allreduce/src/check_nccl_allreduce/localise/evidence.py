@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil
+from functools import cached_property
+from math import ceil, log
 
 from .model import Grade, Measured, Phase, Played, Probe, Result, Role, State, Status
 
@@ -17,6 +18,12 @@ BAD = 0.80
 """An edge below this share of its reference accuses. Wide noise lowers it, see :func:`_accusing_share`."""
 MANY = 32
 """From so many values on, their own spread says how far below the reference noise alone can reach."""
+EVIDENCE = 3
+"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+FLAKY = 0.03
+"""Share of the matchings' edges that may be bad between known-good ends before bad edges count as common."""
+CHANCE = 0.01
+"""What the number of healthy nodes with that much evidence may come to by chance, where good nodes have bad edges too."""
 FEW = 3
 """Fewer values make no reference."""
 
@@ -94,39 +101,52 @@ class Evidence:
         self.edges += rows
 
     def _place(self) -> None:
-        """Sort the endpoints: known good, suspect, grey; and collect what accuses each suspect."""
+        """Sort the endpoints by what their edges say: known good, bad, grey."""
         size = self.map.size
-        good, bad, grey = bytearray(size), bytearray(size), bytearray(size)
-        marks = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
-        self.met: set[Pair] = set()
+        good, slow_good, bad, grey = bytearray(size), bytearray(size), bytearray(size), bytearray(size)
+        full = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
+        # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
+        lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
+        depressed = self.references.depressed
+        self.met: Counter[Pair] = Counter()
         self.witnessed: set[EdgeClass] = set()
-        accusing: list[Measured] = []
         for edge in self.edges:
-            if edge.status is not Status.VOID and edge.status is not Status.UNJUDGED:
-                self.met.add((edge.a, edge.b))
-            mark = marks.get(edge.grade)
-            if mark is None:
+            if edge.status in _JUDGED:
+                self.met[edge.a, edge.b] += 1
+            if edge.grade is Grade.NONE:
                 continue
+            key = self.map.edge_class(edge.a, edge.b)
+            mark = (lesser if key in depressed else full)[edge.grade]
             mark[edge.a] = mark[edge.b] = 1
-            if edge.grade is Grade.BAD:
-                accusing.append(edge)
-            elif edge.grade is Grade.GOOD:
-                self.witnessed.add(self.map.edge_class(edge.a, edge.b))
-        self.good = good
+            if edge.grade is Grade.GOOD:
+                self.witnessed.add(key)
+        self.strong = good
+        self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
+        self._accuse(bad, grey)
+
+    def _accuse(self, bad: bytearray, grey: bytearray) -> None:
+        """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
+        good, strong = self.good, self.strong
         self.known_good = sum(good)
-        self.suspects = [i for i in range(size) if bad[i] and not good[i]]
-        self.grey = [i for i in range(size) if grey[i] and not bad[i] and not good[i]]
+        accusing = [edge for edge in self.edges if edge.grade is Grade.BAD]
+        for edge in accusing:
+            bad[edge.a] = bad[edge.b] = 1
+        self.judged = bool(self.witnessed or accusing or any(grey))
+        self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
+        self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
         self.suspect_set = frozenset(self.suspects)
         self.against: dict[int, list[Measured]] = {s: [] for s in self.suspects}
         self.among_good: dict[Pair, list[Measured]] = defaultdict(list)
         for edge in accusing:
+            key = self.map.edge_class(edge.a, edge.b)
+            trusted = good if key in self.references.depressed else strong
             if good[edge.a] and good[edge.b]:
                 self.among_good[edge.a, edge.b].append(edge)
-            elif self.map.edge_class(edge.a, edge.b) in self.witnessed:
-                # Like is compared with like: where no edge of this class was ever good, the class may be slow, not the end.
-                if good[edge.a]:
+            elif key in self.witnessed:
+                # Like with like: where no edge of a class was ever good, the class may be slow, not the end.
+                if trusted[edge.a] and not good[edge.b]:
                     self.against[edge.b].append(edge)
-                elif good[edge.b]:
+                elif trusted[edge.b] and not good[edge.a]:
                     self.against[edge.a].append(edge)
         self._confirmations()
 
@@ -144,26 +164,38 @@ class Evidence:
                 if edge.grade is Grade.GOOD:
                     self.cleared_by_suspects |= {edge.a, edge.b}
 
+    @cached_property
+    def enough(self) -> int:
+        """How many rounds must speak against a suspect: more than :data:`EVIDENCE` where bad edges come by themselves.
+
+        Those are the bad edges of the matchings between known-good ends. Up to :data:`FLAKY` of all (and up to two) they
+        are chance; beyond, their share p says how many it takes until p^k is unlikely for every node of the gang.
+        """
+        alone = sum(1 for edges in self.among_good.values() for edge in edges if edge.role is Role.MATCH)
+        if alone <= max(2, FLAKY * self.matching):
+            return EVIDENCE
+        return max(EVIDENCE, ceil(log(CHANCE / self.map.size) / log(min(0.5, alone / self.matching))))
+
     def rounds_against(self, suspect: int) -> int:
         """The number of distinct rounds in which a known-good endpoint found this one bad."""
         return len({edge.round for edge in self.against[suspect]})
 
-    def isolated(self) -> Iterator[tuple[Pair, int, bool]]:
-        """Bad edges between known-good ends: (pair, number of later measurements, whether one of them was good)."""
+    @cached_property
+    def isolated(self) -> list[tuple[Pair, int, bool]]:
+        """Bad edges between known-good ends: (pair, number of later measurements, whether one of them was not bad)."""
         if not self.among_good:
-            return
+            return []
         first = {pair: edges[0].round for pair, edges in self.among_good.items()}
         again: dict[Pair, list[Grade]] = {pair: [] for pair in first}
         for edge in self.edges:
             pair = (edge.a, edge.b)
             if edge.grade is not Grade.NONE and edge.round > first.get(pair, edge.round):
                 again[pair].append(edge.grade)
-        for pair, grades in sorted(again.items()):
-            yield pair, len(grades), any(g is not Grade.BAD for g in grades)
+        return [(pair, len(g), any(one is not Grade.BAD for one in g)) for pair, g in sorted(again.items())]
 
     def crossing(self) -> float:
         """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
-        return min(self.references.crossings(), default=1.0)
+        return self.references.crossing()
 
     def share(self, edges: Iterable[Measured]) -> float:
         """The median of value / reference over measured edges; 0 where none has a value."""
@@ -196,6 +228,7 @@ class _References:
                 by_kind[kind] += values
         self._own = {key: made for key, values in by_class.items() if (made := _reference(values))}
         self._kind = {key: made for key, values in by_kind.items() if (made := _reference(values))}
+        self.depressed = frozenset(key for key, share in self._crossings() if share < BAD)
         self._cache: dict[EdgeClass, Reference | None] = {}
 
     def of(self, a: int, b: int) -> Reference | None:
@@ -205,11 +238,14 @@ class _References:
             self._cache[key] = self._own.get(key) or self._lesser(key)
         return self._cache[key]
 
-    def crossings(self) -> Iterator[float]:
-        """For each pair of kinds, the reference between domains over the one inside, where both are known."""
+    def crossing(self) -> float:
+        """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
+        return min((share for _, share in self._crossings()), default=1.0)
+
+    def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
         for (a, b, relation), reference in self._own.items():
             if relation == OTHER and (inside := self._own.get((a, b, SAME))):
-                yield reference.gbps / inside.gbps
+                yield (a, b, relation), reference.gbps / inside.gbps
 
     def _lesser(self, key: EdgeClass) -> Reference | None:
         kind_a, kind_b, relation = key
@@ -263,12 +299,8 @@ def _disturbed(rows: list[Measured]) -> bool:
         for row in rows
         if row.role is Role.CONTROL and row.status in _JUDGED and row.reference > 0
     )
-    return bool(controls) and _median(controls) < GOOD
-
-
-def _median(ranked: list[float]) -> float:
-    middle = len(ranked) // 2
-    return ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
+    # Of an even number the better middle one: a single dip among two controls disturbs nothing.
+    return bool(controls) and controls[len(controls) // 2] < GOOD
 
 
 def _voids(rounds: tuple[Played, ...]) -> list[Result]:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from .evidence import Evidence, Map
 from .model import MAX_ROUNDS, Phase, Probe, Role, Round, State
 
-__all__ = ["CONFIRMATIONS", "EVIDENCE", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
+__all__ = ["CONFIRMATIONS", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
 
-EVIDENCE = 3
-"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
 CONFIRMATIONS = 2
 """How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
 CONTROLS = 4
@@ -58,13 +56,15 @@ def rematch(state: State, evidence: Evidence) -> Round:
 def unsettled(evidence: Evidence) -> list[int]:
     """Suspects about whom another confirmation could still say something."""
     return [
-        s for s in evidence.suspects if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < EVIDENCE
+        s
+        for s in evidence.suspects
+        if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < evidence.enough
     ]
 
 
 def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
     """Bad edges between known-good ends that want another measurement."""
-    return [pair for pair, again, good in evidence.isolated() if not good and again < RETESTS]
+    return [pair for pair, again, good in evidence.isolated if not good and again < RETESTS]
 
 
 def confirm(state: State, evidence: Evidence) -> Round | None:
@@ -93,7 +93,7 @@ def confirm(state: State, evidence: Evidence) -> Round | None:
     if not probes:
         return None
     detail = any(probe.detail for probe in probes)
-    probes += list(_controls(desk, good, detail))
+    probes += _controls(desk, evidence, good, detail)
     return _round(state, Phase.CONFIRM, probes)
 
 
@@ -128,7 +128,7 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
         for s in suspects
         if s not in evidence.met_suspects
         and (found := evidence.rounds_against(s)) >= 1
-        and left > max(CONFIRMATIONS - evidence.confirmed[s], EVIDENCE - found)
+        and left > max(CONFIRMATIONS - evidence.confirmed[s], evidence.enough - found)
     ]
     if len(ready) < 2:
         return
@@ -138,11 +138,23 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
     yield from desk.pair_up(ready, pools, Role.SUSPECTS)
 
 
-def _controls(desk: _Desk, good: list[int], detail: bool) -> Iterator[Probe]:
-    """Neighbours on the ring among the unused: alike, near to each other, and nobody suspects them."""
-    free = [one for one in good if not desk.used[one]]
-    for i in range(0, min(2 * CONTROLS, len(free) - 1), 2):
-        yield desk.seat(free[i], free[i + 1], Role.CONTROL, detail=detail)
+def _controls(desk: _Desk, evidence: Evidence, good: list[int], detail: bool) -> list[Probe]:
+    """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between them; else of one kind."""
+    shape = evidence.map
+    for alike in ((shape.kind, shape.domain), (shape.kind,)):
+        pairs: list[tuple[int, int]] = []
+        waiting: dict[tuple[int, ...], int] = {}
+        for one in good:
+            if desk.used[one] or len(pairs) == CONTROLS:
+                continue
+            key = tuple(of[one] for of in alike)
+            if key in waiting:
+                pairs.append((waiting.pop(key), one))
+            else:
+                waiting[key] = one
+        if pairs:
+            return [desk.seat(a, b, Role.CONTROL, detail=detail) for a, b in pairs]
+    return []
 
 
 class _Desk:
@@ -151,7 +163,7 @@ class _Desk:
     def __init__(self, evidence: Evidence, order: list[int]) -> None:
         self.order = order
         self.used = bytearray(len(order))
-        self._met = evidence.met
+        self._evidence = evidence
 
     def seat(self, a: int, b: int, role: Role, *, detail: bool = False) -> Probe:
         self.used[a] = self.used[b] = 1
@@ -172,20 +184,25 @@ class _Desk:
                 yield self.seat(one, other, role, detail=one in detail)
 
     def partner(self, one: int, pools: list[_Pools], *, again: bool) -> int | None:
-        """The first free one that ``one`` has not met; with ``again``, one that it has met if there is no other."""
-        fallback: int | None = None
+        """The nearest free one that ``one`` has not met, on a comparable path first; with ``again``, at worst a met one.
+
+        A path is comparable where one of its class was good: only there does a bad one accuse its end.
+        """
+        best: tuple[tuple[bool, int], int] | None = None
         for pool in pools:
             for other in pool.near(one, self._free):
-                if other == one:
+                met = self._evidence.met[(one, other) if one < other else (other, one)]
+                if other == one or (met and not again):
                     continue
-                if not self.met(one, other):
+                rank = (not self._comparable(one, other), met)
+                if rank == (False, 0):
                     return other
-                if fallback is None:
-                    fallback = other
-        return fallback if again else None
+                if best is None or rank < best[0]:
+                    best = (rank, other)
+        return best[1] if best else None
 
-    def met(self, a: int, b: int) -> bool:
-        return ((a, b) if a < b else (b, a)) in self._met
+    def _comparable(self, a: int, b: int) -> bool:
+        return self._evidence.map.edge_class(a, b) in self._evidence.witnessed
 
     def _free(self, one: int) -> bool:
         return not self.used[one]

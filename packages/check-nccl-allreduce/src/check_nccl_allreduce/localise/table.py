@@ -23,7 +23,7 @@ from .model import (
     Verdict,
     Zone,
 )
-from .rounds import CONFIRMATIONS, EVIDENCE
+from .rounds import CONFIRMATIONS
 
 __all__ = ["by_facts", "cap", "early", "verdict", "without_rounds"]
 
@@ -97,7 +97,7 @@ def without_rounds(state: State) -> Verdict | None:
 
 def early(state: State, evidence: Evidence) -> Kind | None:
     """Causes that no further round would change: nothing known good, or too many paths bad again between good ends."""
-    if not evidence.known_good:
+    if not evidence.known_good and evidence.judged:
         return Kind.SYSTEMIC
     if len(persistent(evidence)) > max(1, evidence.matching // 256):
         return Kind.FABRIC
@@ -106,7 +106,7 @@ def early(state: State, evidence: Evidence) -> Kind | None:
 
 def persistent(evidence: Evidence) -> list[tuple[int, int]]:
     """Edges between known-good ends that were bad, and bad again, and never better."""
-    return [pair for pair, again, better in evidence.isolated() if again and not better]
+    return [pair for pair, again, better in evidence.isolated if again and not better]
 
 
 def verdict(state: State, evidence: Evidence) -> Verdict:
@@ -135,9 +135,9 @@ def verdict(state: State, evidence: Evidence) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Halves:
-    """What the halves said against the whole gang and against each other."""
+    """What the halves said against each other and against the whole gang."""
 
-    contrast: bool = False
+    boundary: bool = False
     only_whole: bool = False
 
 
@@ -150,11 +150,19 @@ class _Findings:
         self.proven = [
             s
             for s in evidence.suspects
-            if s not in in_dark and evidence.confirmed[s] >= CONFIRMATIONS and evidence.rounds_against(s) >= EVIDENCE
+            if s not in in_dark
+            and evidence.confirmed[s] >= CONFIRMATIONS
+            and evidence.rounds_against(s) >= evidence.enough
         ]
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, self.proven)
         self.blamed = [s for s in self.proven if s not in self.alike]
         self.halves = _halves(state)
+        self.notes = _notes(state)
+        self.seen: dict[int, list[Measured]] = defaultdict(list)
+        for edge in evidence.edges:
+            if edge.grade:
+                self.seen[edge.a].append(edge)
+                self.seen[edge.b].append(edge)
 
     def row(self) -> tuple[Kind, str]:
         state, evidence = self.state, self.evidence
@@ -188,7 +196,7 @@ class _Findings:
         assert self.state.gang is not None
         if self.state.gang.zone is Zone.WRONG:
             return Kind.DATA_UNLOCALISED, words.data_unlocalised(self.state)
-        if self.halves.contrast:
+        if self.halves.boundary:
             return Kind.FABRIC, words.halves(self.state)
         return Kind.UNEXPLAINED, words.unexplained(self.state, only_whole=self.halves.only_whole)
 
@@ -204,12 +212,10 @@ class _Findings:
         return self.evidence.map.domain_names[min(common)] if common else None
 
     def suspect(self, one: int) -> Suspect:
-        edges = tuple(self.evidence.against.get(one, ())) or tuple(
-            e for e in self.evidence.edges if one in (e.a, e.b) and e.grade
-        )
+        edges = tuple(self.evidence.against.get(one, ())) or tuple(self.seen.get(one, ()))
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        return Suspect(one, symptom, self.evidence.share(edges), edges, _detail(self.state, one))
+        return Suspect(one, symptom, self.evidence.share(edges), edges, self.notes.get(one, ""))
 
 
 def _spent(state: State) -> int:
@@ -223,7 +229,7 @@ def _dark_domains(evidence: Evidence) -> list[int]:
         if domain >= 0:
             members[domain].append(one)
     suspected = {evidence.map.domain[s] for s in evidence.suspects} - {-1}
-    return [d for d in sorted(suspected) if len(members[d]) > 1 and not any(evidence.good[i] for i in members[d])]
+    return [d for d in sorted(suspected) if len(members[d]) > 1 and not any(evidence.strong[i] for i in members[d])]
 
 
 def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
@@ -254,18 +260,17 @@ def _all_slow(state: State, evidence: Evidence) -> bool:
 
 
 def _halves(state: State) -> _Halves:
+    """The boundary is to blame where both halves by domain are fast and both interleaved ones are not."""
     assert state.gang is not None
     rounds = [
         [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
         for played in state.rounds
         if played.round.phase is Phase.HALVES
     ]
-    if not rounds:
+    if len(rounds) < 2 or len({e.kind for e in state.endpoints}) > 1:
         return _Halves()
-    contrast = any(min(values) < BAD * max(values) for values in rounds)
-    contrast = contrast or (len(rounds) > 1 and min(rounds[1]) < BAD * min(rounds[0]))
-    whole = state.gang.gbps
-    return _Halves(contrast, only_whole=not contrast and whole < BAD * min(min(values) for values in rounds))
+    boundary = max(rounds[1]) < BAD * min(rounds[0])
+    return _Halves(boundary, only_whole=state.gang.gbps < BAD * min(map(min, rounds)))
 
 
 def _details(state: State) -> list[tuple[Probe, Result]]:
@@ -291,13 +296,14 @@ def _common_rail(state: State) -> int | None:
     return min(common) if common else None
 
 
-def _detail(state: State, one: int) -> str:
-    """Which rail and which direction of an endpoint is slow, from the last probe that measured them."""
-    for probe, result in reversed(_details(state)):
-        if one in probe.members and probe.role is Role.ACCUSED:
+def _notes(state: State) -> dict[int, str]:
+    """Which rail and which direction of an accused endpoint is slow, from the last probe that measured them."""
+    notes: dict[int, str] = {}
+    for probe, result in _details(state):
+        if probe.role is Role.ACCUSED:
             rails = sorted(_slow_rails(result.rails))
-            sending = result.directions
-            if sending and one == probe.members[1]:
-                sending = (sending[1], sending[0])
-            return words.detail(rails, sending, BAD)
-    return ""
+            there = result.directions
+            back = (there[1], there[0]) if there else None
+            for one, sending in zip(probe.members, (there, back), strict=True):
+                notes[one] = words.detail(rails, sending, BAD)
+    return notes

@@ -139,11 +139,11 @@ def data_unlocalised(state: State) -> str:
 
 
 def halves(state: State) -> str:
-    return f"{gang(state)}; every pair is good but parts of the gang are not: check the fabric between domains."
+    return f"{gang(state)}; every pair and each half by itself is good, halves that mix both are not: check the fabric between them."
 
 
 def unexplained(state: State, *, only_whole: bool) -> str:
-    how = "every pair and every half is good: only the whole gang is slow" if only_whole else "every pair is good"
+    how = "every pair and every half is good: only the whole gang is slow" if only_whole else "no pair is bad"
     return f"{gang(state)}, but {how}; the cause was not found."
 
 
@@ -176,14 +176,14 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int],
             yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
     seen = {i for e in evidence.edges if e.grade is not Grade.NONE for i in (e.a, e.b)}
     unseen = [i for i in range(shape.size) if i not in seen]
-    if unseen and evidence.edges:
+    if unseen and evidence.edges and kind is not Kind.SYSTEMIC:
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
     for number in sorted(evidence.void_rounds):
         yield f"anything from round {number}, in which known-good nodes were slow too"
     for void in evidence.voids:
         if void.fact is FactKind.MEMBER:
             yield f"a probe of {state.endpoints[void.member].name} in which it could not take part ({void.cause})"
-    if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated() if not again):
+    if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated if not again):
         yield "whether the bad paths of the last round are bad still"
 
 
@@ -207,7 +207,7 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     yield " " * label + " " + " ".join(str(j).rjust(width) for j in range(size - 1))
     for i in range(size):
         row = " ".join("/".join(cells.get((i, j), ["."])).rjust(width) for j in range(i))
-        yield f"{i} {state.endpoints[i].name}".ljust(label) + " " + row
+        yield f"{i} {state.endpoints[i].name}".ljust(label + 1) + row
 
 
 def _cell(e: Measured) -> str:

@@ -13,15 +13,15 @@ import sys
 
 from .process import AGENT, end_with_parent
 
-__all__ = ["main"]
+__all__ = ["launch", "main"]
 
 
 def main() -> None:
     end_with_parent()
-    from torch.distributed import run  # the seconds that this costs are the reason for this module
-    from torch.distributed.launcher.api import elastic_launch
+    # The seconds that these cost are the reason for this module.
+    from torch.distributed import run  # noqa: F401
 
-    from . import rank
+    from . import rank  # noqa: F401
 
     line = sys.stdin.readline()
     if not line:
@@ -29,7 +29,17 @@ def main() -> None:
     order = json.loads(line)
     os.environ.update(order["env"])
     os.environ[AGENT] = str(os.getpid())
-    config, _, _ = run.config_from_args(run.parse_args([*order["argv"], "--start-method=fork", "rank"]))
+    launch(order["argv"])
+
+
+def launch(argv: list[str]) -> None:
+    """torchrun with these options, on our own function instead of a script."""
+    from torch.distributed import run
+    from torch.distributed.launcher.api import elastic_launch
+
+    from . import rank
+
+    config, _, _ = run.config_from_args(run.parse_args([*argv, "--start-method=fork", "rank"]))
     elastic_launch(config=config, entrypoint=rank.main)()
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import random
-import socket
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -22,6 +20,7 @@ import msgspec
 
 from .connection import Connection
 from .errors import Conflict, Fenced, Gone, Invalid, KubeError, NotFound, PreconditionFailed
+from .transport import Lines
 
 __all__ = [
     "Client",
@@ -43,16 +42,6 @@ READ_ATTEMPTS: Final = 5
 WATCH_SECONDS: Final = (120, 240)
 """For how long one watch is asked for; spread, so that the watches of all replicas do not end together. Not longer,
 because a watch says nothing while nothing happens: this is also how late a silent break could be noticed."""
-TOKEN_AGE: Final = 60.0
-"""The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute is early enough."""
-
-_KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -120,33 +109,15 @@ class Client:
         self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
         self._slots = anyio.Semaphore(concurrency)
         self._may_write: Callable[[], bool] | None = None
-        self._http = httpx.AsyncClient(
-            base_url=target.server,
-            headers={
-                "User-Agent": agent,
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends for a local network
-            },
-            auth=_Bearer(target) if target.token else None,
-            timeout=timeout,
-            transport=httpx.AsyncHTTPTransport(
-                verify=target.verify,
-                # Bounded by the slots; watches come on top. Only what is used often is kept open.
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=concurrency, keepalive_expiry=60.0),
-                socket_options=_KEEPALIVE,
-                trust_env=False,  # proxies of the environment are for the world outside
-            ),
-            trust_env=False,
-        )
+        self._lines = Lines(target, agent, timeout)
 
     async def __aenter__(self) -> Client:
-        await self._http.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+        await self._lines.aclose()
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
@@ -215,9 +186,9 @@ class Client:
         }
         self.requests.count["watch"] += 1
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
-        request = self._http.build_request("GET", path, params=asked, timeout=timeout)
+        http = self._lines.streams
         try:
-            answer = await self._http.send(request, stream=True)
+            answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
             if answer.is_error:
                 await answer.aread()
                 raise _refusal(answer, f"watch {path}")
@@ -264,9 +235,9 @@ class Client:
     async def _read(self, verb: str, path: str, params: Params | None) -> bytes:
         for attempt in range(1, READ_ATTEMPTS + 1):
             try:
-                async with self._slots:
+                async with self._slots, self._lines.one() as http:
                     self.requests.count[verb] += 1
-                    answer = await self._http.get(path, params=params)
+                    answer = await http.get(path, params=params)
             except httpx.HTTPError as error:
                 if attempt == READ_ATTEMPTS or not isinstance(error, httpx.TransportError):
                     raise self._silence(f"{verb} {path}", error) from error
@@ -285,13 +256,13 @@ class Client:
         self, verb: str, method: str, path: str, body: object | None, kind: str = "application/json"
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
-        async with self._slots:
+        async with self._slots, self._lines.one() as http:
             if self._may_write is not None and not self._may_write():
                 raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
             self.requests.count[verb] += 1
             self.requests.bytes[verb] += len(data)
             try:
-                answer = await self._http.request(
+                answer = await http.request(
                     method, path, content=data or None, headers={"Content-Type": kind} if data else None
                 )
             except httpx.HTTPError as error:
@@ -304,33 +275,6 @@ class Client:
         return KubeError(
             f"{self.target.server}: no answer to {what} ({type(error).__name__} {error}); is it reachable?"
         )
-
-
-class _Bearer(httpx.Auth):
-    """The token, from its file when it has one: read again when a minute old, and at once when it is refused."""
-
-    def __init__(self, target: Connection) -> None:
-        self._token, self._file, self._read = target.token, target.token_file, time.monotonic()
-
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        if time.monotonic() - self._read > TOKEN_AGE:
-            await self._refresh()
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        answer = yield request
-        if answer.status_code == httpx.codes.UNAUTHORIZED and await self._refresh():
-            request.headers["Authorization"] = f"Bearer {self._token}"
-            yield request
-
-    async def _refresh(self) -> bool:
-        """True when there is another token than before."""
-        if self._file is None:
-            return False
-        self._read, before = time.monotonic(), self._token
-        try:
-            self._token = (await anyio.Path(self._file).read_text()).strip()
-        except OSError:
-            return False  # keep what we have; the server says when it is no longer good
-        return self._token != before
 
 
 _FRAME: Final = msgspec.json.Decoder(_Frame)

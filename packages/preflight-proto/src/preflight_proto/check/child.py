@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import anyio
@@ -21,6 +22,8 @@ __all__ = ["MAX_OUTPUT", "Completed", "ToolMissing", "run"]
 MAX_OUTPUT = 8 * 1024 * 1024
 GRACE = 5.0
 """Seconds between the first signal and SIGKILL."""
+LAST_WAIT = 10.0
+"""Seconds after SIGKILL. What is there then sits in a system call that does not return, as in the driver of a lost GPU: left behind."""
 
 
 class ToolMissing(Exception):
@@ -33,7 +36,10 @@ class ToolMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a tool ended. ``returncode`` is negative for a signal; ``duration`` is in seconds."""
+    """How a tool ended. ``returncode`` is negative for a signal; ``duration`` is in seconds.
+
+    ``stuck``: not even SIGKILL ended it, since a thread of it sleeps uninterruptibly in the kernel.
+    """
 
     argv: tuple[str, ...]
     returncode: int
@@ -42,6 +48,7 @@ class Completed:
     timed_out: bool
     truncated: bool
     duration: float
+    stuck: bool = False
 
 
 async def run(
@@ -55,8 +62,8 @@ async def run(
     """Run ``argv`` to its end; never raises for what the tool does.
 
     After ``timeout`` seconds the session gets ``terminate``, and SIGKILL five seconds later (at once where ``terminate`` is
-    SIGKILL). Of stdout and stderr, the first ``max_output`` bytes each are kept and the rest is read and dropped.
-    Raises :class:`ToolMissing`.
+    SIGKILL); a tool that is there ten seconds after that is left behind. Of stdout and stderr, the first ``max_output`` bytes
+    each are kept and the rest is read and dropped. Raises :class:`ToolMissing`.
     """
     environ = dict(os.environ if env is None else env)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
@@ -91,11 +98,16 @@ async def run(
                 await _end(process, terminate)
             # A grandchild may still hold the pipes open: its session ends with the tool.
             _signal(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                group.cancel_scope.cancel()  # it holds them too, and never ends
     finally:
         _signal(process.pid, signal.SIGKILL)
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(LAST_WAIT if process.returncode is None and not timed_out else 0, shield=True):
             await process.wait()
-            await process.aclose()
+        stuck = process.returncode is None and _uninterruptible(process.pid)
+        if process.returncode is not None:
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
     return Completed(
         tuple(argv),
         process.returncode if process.returncode is not None else -signal.SIGKILL,
@@ -104,6 +116,7 @@ async def run(
         timed_out,
         truncated,
         anyio.current_time() - start,
+        stuck,
     )
 
 
@@ -112,7 +125,17 @@ async def _end(process: anyio.abc.Process, first: signal.Signals) -> None:
     with anyio.move_on_after(GRACE if first is not signal.SIGKILL else 0):
         await process.wait()
     _signal(process.pid, signal.SIGKILL)
-    await process.wait()
+    with anyio.move_on_after(LAST_WAIT):
+        await process.wait()
+
+
+def _uninterruptible(pid: int) -> bool:
+    """Whether a thread of the process is in state D, by /proc."""
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return "D" in states
 
 
 def _signal(session: int, what: signal.Signals) -> None:

@@ -7,6 +7,7 @@ twenty times a second: a watch on a folder that is replaced under it would be th
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,13 @@ class GangSettings:
         text("an address", "the pod's IP (status.podIP)"),
         help="where the other members reach this one",
     )
+
+    def problems(self) -> list[str]:
+        try:
+            ipaddress.ip_address(self.pod_ip)
+        except ValueError:
+            return [f'{names.ENV_POD_IP}: "{self.pod_ip}" is not an IP address; set the pod\'s own (status.podIP).']
+        return []
 
 
 class Gang:

@@ -93,12 +93,12 @@ def _one(index: int) -> Gpu:
     )
 
 
-async def lost(uuids: Sequence[str]) -> dict[str, str]:
-    """Those of ``uuids`` that the driver has lost since they were listed, with NVML's words; empty when NVML cannot say."""
-    return await anyio.to_thread.run_sync(_ask_lost, uuids, abandon_on_cancel=True)
+async def lost(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Those of ``gpus`` that the driver has lost since they were listed: UUID → NVML's words. Empty when NVML cannot say."""
+    return await anyio.to_thread.run_sync(_ask_lost, gpus, abandon_on_cancel=True)
 
 
-def _ask_lost(uuids: Sequence[str]) -> dict[str, str]:
+def _ask_lost(gpus: Sequence[Gpu]) -> dict[str, str]:
     try:
         import pynvml
 
@@ -107,11 +107,13 @@ def _ask_lost(uuids: Sequence[str]) -> dict[str, str]:
         return {}  # no binding, no library or no driver: a matter of the environment, not of one GPU
     gone: dict[str, str] = {}
     try:
-        for uuid in uuids:
+        for gpu in gpus:
             try:
-                pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+                # By address: a search by UUID walks over all GPUs, and one that is lost makes it fail for the healthy ones too.
+                handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
+                pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # must ask the GPU itself
             except pynvml.NVMLError_GpuIsLost as error:
-                gone[uuid] = str(error)
+                gone[gpu.uuid] = str(error)
             except pynvml.NVMLError:
                 continue
     finally:

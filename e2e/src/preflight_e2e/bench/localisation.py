@@ -1,0 +1,116 @@
+"""Blame in worlds whose truth is known: runs check-nccl-allreduce's own simulation and holds it against the bars."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .load import BenchError
+
+__all__ = ["Bar", "add_arguments", "bars", "run", "table"]
+
+Figures = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures into FOLDER")
+    parser.add_argument("--plot-format", choices=["svg", "png"], default="svg", help="%(default)s")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that share the gangs (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    figures = simulated(args.jobs, args.scale)
+    print("\n".join(table(figures)))
+    if args.json:
+        args.json.write_text(json.dumps({"localisation": figures}, indent=1) + "\n")
+    if args.plots:
+        from .localisation_plots import draw  # matplotlib: not for those who only want figures
+
+        for path in draw(figures, args.plots, args.plot_format):
+            print(f"plot: {path}")
+    checked = list(bars(figures))
+    for bar in checked:
+        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value})")
+    return 0 if all(bar.holds for bar in checked) else 1
+
+
+def simulated(jobs: int, scale: float) -> Figures:
+    """Run the simulation as the program it is. Raises :class:`BenchError` where it cannot run."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", "check_nccl_allreduce.simulation", "--json", str(out)]
+        done = subprocess.run([*command, "--jobs", str(jobs), "--scale", str(scale)], check=False)
+        if done.returncode != 0:
+            raise BenchError(
+                f"check_nccl_allreduce.simulation ended with status {done.returncode}; see its words above."
+            )
+        return dict(json.loads(out.read_text()))
+
+
+class Bar(NamedTuple):
+    """One figure that must hold."""
+
+    says: str
+    value: float
+    holds: bool
+
+
+def bars(figures: Figures) -> Iterator[Bar]:
+    """What localisation promises, each held against what was simulated."""
+    labels = figures["labels"]
+    yield _most("labels: healthy nodes blamed", labels["healthy_blamed"], 0)
+    yield _least("labels: recall of blamed", labels["recall_blamed"], 0.99)
+    yield _least("labels: recall of named", labels["recall_named"], 0.999)
+    yield _most("labels: rounds", labels["max_rounds"], 6)
+    for n, one in figures["small_n"].items():
+        yield _most(f"N = {n}: healthy nodes blamed", one["healthy_blamed"], 0)
+        yield _least(f"N = {n}: recall of blamed", one["recall_blamed"], 0.99)
+        yield _most(f"N = {n}: rounds", one["max_rounds"], 6)
+    for fault, one in figures["correlated"].items():
+        share = one["gangs_healthy_blamed"] / one["gangs"]
+        yield _most(f"{fault}: share of gangs with a healthy node blamed", share, 0.002)
+
+
+def _most(says: str, value: float, most: float) -> Bar:
+    return Bar(f"{says} at most {most:g}", value, value <= most)
+
+
+def _least(says: str, value: float, least: float) -> Bar:
+    return Bar(f"{says} at least {least:g}", value, value >= least)
+
+
+def table(figures: Figures) -> Iterator[str]:
+    """One line a world; shares of bad nodes in percent."""
+    yield (
+        f"{'world':32} {'gangs':>6} {'bad nodes':>9} {'blamed':>8} {'named':>8} {'healthy blamed':>15} "
+        f"{'healthy named':>14} {'rounds':>12} {'probes/node':>11}  verdicts"
+    )
+    for name, entry in figures.items():
+        if "gangs" in entry:
+            yield _row(name, entry)
+            continue
+        yield f"-- {name.replace('_', ' ')}"
+        for key, one in entry.items():
+            yield _row(f"   {key}", one)
+
+
+def _row(name: str, one: Figures) -> str:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.3f}%"
+
+    blamed = f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']}"
+    rounds = f"{one['mean_rounds']:.2f} max {one['max_rounds']}"
+    verdicts = ", ".join(f"{kind} {count}" for kind, count in one["kinds"].items())
+    return (
+        f"{name:32} {one['gangs']:>6} {one['bad']:>9} {share(one['recall_blamed']):>8} {share(one['recall_named']):>8} "
+        f"{blamed:>15} {one['healthy_named']:>14} {rounds:>12} {one['probes_per_node']:>11.2f}  {verdicts}"
+    )

@@ -1,0 +1,261 @@
+"""What is particular to the gang controller's chart. What an API server makes of its policies: tests/cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from preflight_e2e.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
+
+READ = {"get", "list", "watch"}
+
+
+def made(namespace: str = "preflight", **values: Any) -> list[Object]:
+    return render(UMBRELLA, {"preflight-gang": {"enabled": True, **values}}, namespace=namespace)
+
+
+def pod(**values: Any) -> Object:
+    spec: Object = only(made(**values), "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def policies(namespace: str = "preflight", **values: Any) -> dict[str, Object]:
+    """Policies by the last part of their names."""
+    return {
+        o["metadata"]["name"].removeprefix("preflight-gang-"): o["spec"]
+        for o in made(namespace, **values)
+        if o["kind"] == "ValidatingAdmissionPolicy"
+    }
+
+
+def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
+    """Verbs by API group and resource."""
+    rules = [(g, r, rule["verbs"]) for rule in role["rules"] for g in rule["apiGroups"] for r in rule["resources"]]
+    return {(group, resource): {*verbs} for group, resource, verbs in rules}
+
+
+# --- rights
+
+
+def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> None:
+    writes = {what: v - READ for what, v in verbs(only(made(), "ClusterRole")).items() if v - READ}
+    assert writes == {
+        ("", "pods"): {"patch"},
+        ("", "configmaps"): {"create", "update", "delete"},
+        ("", "events"): {"create"},
+    }
+
+
+def test_no_right_is_given_by_pattern() -> None:
+    for kind in ("ClusterRole", "Role"):
+        for rule in only(made(), kind)["rules"]:
+            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+
+
+def test_the_controller_reads_no_secrets_and_reaches_no_subresource() -> None:
+    resources = {resource for _, resource in verbs(only(made(), "ClusterRole"))}
+    assert "secrets" not in resources
+    assert not any("/" in resource for resource in resources)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "scheduling.k8s.io",
+        "scheduling.volcano.sh",
+        "scheduling.x-k8s.io",
+        "scheduling.run.ai",
+        "kueue.x-k8s.io",
+        "jobset.x-k8s.io",
+        "leaderworkerset.x-k8s.io",
+        "batch",
+        "trainer.kubeflow.org",
+        "kubeflow.org",
+        "scheduler.grove.io",
+    ],
+)
+def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
+    rights = [v for (g, _), v in verbs(only(made(), "ClusterRole")).items() if g == group]
+    assert rights
+    assert all(right == READ for right in rights)
+
+
+def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
+    objects = made(fullnameOverride="second")
+    rules = only(objects, "Role")["rules"]
+    assert [name for rule in rules for name in rule.get("resourceNames", [])] == ["preflight-gang"]
+    assert only(objects, "Lease")["metadata"]["name"] == "preflight-gang"
+    assert [rule["verbs"] for rule in rules if "resourceNames" not in rule] == [["create"]]
+
+
+# --- pods
+
+
+def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
+    config = yaml.safe_load(only(made(checks=["dcgm-diag", "ours"]), "ConfigMap")["data"]["config.yaml"])
+    assert config == {"checks": ["dcgm-diag", "ours"], "leaseDuration": "15s", "logLevel": "info", "writes": 32}
+
+
+def test_every_key_that_the_controller_knows_reaches_it() -> None:
+    values = json.loads((GANG / "values.schema.json").read_text())["properties"]
+    of_the_chart = json.loads((CHARTS / "schema" / "preflight-gang.json").read_text())["properties"]
+    config = yaml.safe_load(only(made(), "ConfigMap")["data"]["config.yaml"])
+    assert {*config} == {*values} - {*of_the_chart}
+
+
+def test_the_configuration_is_mounted_where_the_controller_looks_for_it() -> None:
+    controller = pod()["containers"][0]
+    assert controller["args"] == ["run", "--config=/etc/preflight-gang/config.yaml"]
+    assert [m["mountPath"] for m in controller["volumeMounts"]] == ["/etc/preflight-gang"]
+
+
+def test_the_controller_is_told_its_pods_name_and_namespace() -> None:
+    env = {
+        e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in pod()["containers"][0]["env"] if "valueFrom" in e
+    }
+    assert env == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+
+
+def test_every_probe_asks_the_one_port_there_is() -> None:
+    controller = pod()["containers"][0]
+    ports = {controller[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert ports == {port["name"] for port in controller["ports"]} == {"metrics"}
+
+
+def test_the_pods_are_restricted() -> None:
+    security = pod()["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod()["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_two_replicas_stand_apart_and_never_go_together() -> None:
+    objects = made()
+    deployment = only(objects, "Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    spread = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert [s["topologyKey"] for s in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    budget = only(objects, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert budget["selector"]["matchLabels"].items() <= labels
+    assert only(objects, "Service")["spec"]["selector"].items() <= labels
+
+
+def test_one_replica_needs_no_disruption_budget() -> None:
+    assert "PodDisruptionBudget" not in {o["kind"] for o in made(replicas=1)}
+
+
+def test_another_configuration_rolls_the_pods_and_another_policy_does_not() -> None:
+    def checksum(**values: Any) -> str:
+        template = only(made(**values), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum() != checksum(leaseDuration="20s")
+    assert checksum() == checksum(protection={"exemptUsers": ["admin"]})
+
+
+# --- policies
+
+
+def test_every_policy_is_bound_and_denies() -> None:
+    bindings = [o["spec"] for o in made() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert sorted(b["policyName"] for b in bindings) == sorted(f"preflight-gang-{name}" for name in policies())
+    assert all(b["validationActions"] == ["Deny"] for b in bindings)
+
+
+def test_every_policy_fails_closed_and_gives_reasons() -> None:
+    for policy in policies().values():
+        assert policy["failurePolicy"] == "Fail"
+        for validation in policy["validations"]:
+            assert validation["message"].endswith(".")
+            assert "request.namespace" in validation["messageExpression"]
+
+
+def test_the_confined_account_is_the_controllers() -> None:
+    user = "'system:serviceaccount:elsewhere:preflight-gang'"
+    confined = [p for name, p in policies("elsewhere").items() if name.startswith("controller-")]
+    assert len(confined) == 2
+    for policy in confined:
+        assert [c["expression"] for c in policy["matchConditions"]] == [f"request.userInfo.username == {user}"]
+    account = only(made("elsewhere"), "ServiceAccount")["metadata"]
+    assert (account["namespace"], account["name"]) == ("elsewhere", "preflight-gang")
+    assert pod()["serviceAccountName"] == account["name"]
+
+
+def test_statuses_bindings_evictions_and_deletions_are_nobodys_business() -> None:
+    rules = policies()["reserved"]["matchConstraints"]["resourceRules"]
+    assert [(rule["resources"], rule["operations"]) for rule in rules] == [
+        (["pods", "pods/ephemeralcontainers"], ["UPDATE"])
+    ]
+
+
+def test_no_deletion_of_a_record_is_anybodys_business_but_the_controllers() -> None:
+    rules = policies()["records"]["matchConstraints"]["resourceRules"]
+    assert [rule["operations"] for rule in rules] == [["CREATE", "UPDATE"]]
+
+
+def not_exempt(policy: str, **values: Any) -> str:
+    found = {c["name"]: c["expression"] for c in policies(**values)[policy]["matchConditions"]}
+    return str(found["not-exempt"])
+
+
+OF_TENANTS = pytest.mark.parametrize("policy", ["reserved", "records"])
+
+
+@OF_TENANTS
+def test_nobody_is_exempt_but_the_controller(policy: str) -> None:
+    only_it = '!(request.userInfo.username in ["system:serviceaccount:preflight:preflight-gang"])'
+    assert not_exempt(policy) == only_it
+
+
+@OF_TENANTS
+def test_users_and_groups_can_be_exempt(policy: str) -> None:
+    both = not_exempt(policy, protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
+    assert '["system:serviceaccount:preflight:preflight-gang","anna"]' in both
+    assert r'exists(g, g in ["say \"friend\""])' in both
+
+
+@pytest.mark.parametrize(
+    ("values", "expression"),
+    [
+        ({}, {"key": "nvsentinel.nvidia.com/preflight", "operator": "NotIn", "values": ["disabled"]}),
+        (None, {"key": "team", "operator": "Exists"}),
+    ],
+    ids=["default", "chosen"],
+)
+def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_says(
+    values: Values | None, expression: Object
+) -> None:
+    chosen = {"protection": {"namespaceSelector": {"matchExpressions": [expression]}}} if values is None else values
+    bindings = [o for o in made(**chosen) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings} == {
+        "preflight-gang-controller-pods": None,
+        "preflight-gang-controller-configmaps": None,
+        "preflight-gang-reserved": {"namespaceSelector": {"matchExpressions": [expression]}},
+        "preflight-gang-records": {"namespaceSelector": {"matchExpressions": [expression]}},
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"checks": ["DCGM"]},
+        {"checks": "dcgm-diag"},
+        {"leaseDuration": 15},
+        {"writes": 0},
+        {"logLevel": "loud"},
+        {"replicas": -1},
+        {"protection": {"exemptUsers": "admin"}},
+        {"protektion": {}},
+    ],
+)
+def test_a_wrong_value_stops_the_install(wrong: Values) -> None:
+    with pytest.raises(ChartError, match=next(iter(wrong))):
+        made(**wrong)

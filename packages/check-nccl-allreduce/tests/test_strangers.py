@@ -1,0 +1,211 @@
+"""Strangers on the control port and on the rendezvous port: they change no verdict and crash nobody."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+from check_nccl_allreduce.control import frames
+from gangs import MUTANTS, TOKEN, Gang, needs_torch
+
+pytestmark = needs_torch
+
+Act = Callable[[socket.socket], None]
+
+
+def silent(_: socket.socket) -> None:
+    time.sleep(0.5)
+
+
+def garbage(one: socket.socket) -> None:
+    one.sendall(random.randbytes(4096))
+
+
+def half_a_greeting(one: socket.socket) -> None:
+    one.sendall(frames.greeting(bytes(16))[:10])
+    time.sleep(0.5)
+
+
+def half_a_frame(one: socket.socket) -> None:
+    one.sendall(frames.greeting(bytes(16)) + b"\0\0\0\x40" + b"x" * 20)
+    time.sleep(0.5)
+
+
+def huge_length(one: socket.socket) -> None:
+    one.sendall(frames.greeting(bytes(16)) + b"\xff" * 4096)
+
+
+def wrong_token(one: socket.socket) -> None:
+    one.sendall(frames.greeting(bytes(16)))
+    nonce = frames.nonce_of(one.recv(frames.GREETING_SIZE, socket.MSG_WAITALL))
+    session = frames.Session("not-" + TOKEN, 1, nonce, bytes(16))
+    hello = b'{"type":"hello","rank":1,"pod":"evil","node":"evil","backend":"gloo","workers":1}'
+    one.sendall(frames.Sealer(session, by_leader=False, rank=1).seal(hello))
+    one.recv(1)
+
+
+def old_generation(one: socket.socket) -> None:
+    one.sendall(frames.greeting(bytes(16)))
+    nonce = frames.nonce_of(one.recv(frames.GREETING_SIZE, socket.MSG_WAITALL))
+    session = frames.Session(TOKEN, 0, nonce, bytes(16))
+    hello = b'{"type":"hello","rank":1,"pod":"old","node":"old","backend":"gloo","workers":1}'
+    one.sendall(frames.Sealer(session, by_leader=False, rank=1).seal(hello))
+    one.recv(1)
+
+
+def http(one: socket.socket) -> None:
+    one.sendall(b"GET / HTTP/1.1\r\nHost: leader\r\n\r\n")
+
+
+def reset(one: socket.socket) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+@contextmanager
+def strangers(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list[int]]:
+    """Connect to ``port`` again and again, each time with the next act; yields how often it worked."""
+    over, worked = threading.Event(), [0]
+
+    def go() -> None:
+        number = 0
+        while not over.is_set():
+            with suppress(OSError, frames.NotAuthentic), socket.create_connection(("127.0.0.1", port), 1) as one:
+                one.settimeout(2)
+                worked[0] += 1
+                acts[number % len(acts)](one)
+            number += 1
+            over.wait(pause)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield worked
+    finally:
+        over.set()
+        thread.join()
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "act", [silent, garbage, half_a_greeting, half_a_frame, huge_length, wrong_token, old_generation, http, reset]
+)
+def test_a_stranger_on_the_control_port_changes_nothing(gang: Gang, act: Act) -> None:
+    gang.start(0)
+    gang.seal(0)
+    gang.members[0].said("is there (1 of 2)")
+    with strangers(gang.control_port, act) as worked:
+        until(lambda: worked[0] >= 3)
+        gang.start(1)
+        gang.seal(1)
+        ends = gang.all_ended()
+    assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
+    assert "evil" not in ends[0].output
+
+
+def test_a_flood_of_connections_keeps_no_member_out(gang: Gang) -> None:
+    gang.start(0)
+    gang.seal(0)
+    gang.members[0].said("is there (1 of 2)")
+    with ExitStack() as stack:
+        held = []
+        for _ in range(400):
+            one = stack.enter_context(socket.socket())
+            one.settimeout(5)
+            one.connect(("127.0.0.1", gang.control_port))
+            held.append(one)
+        stack.enter_context(strangers(gang.control_port, silent, garbage, pause=0))
+        gang.start(1)
+        gang.seal(1)
+        ends = gang.all_ended()
+    assert [end.result.code for end in ends] == ["OK", "OK"]
+
+
+def test_strangers_during_the_run_change_nothing_either(gang: Gang) -> None:
+    gang.start(0, 1, NCCL_ALLREDUCE_ITERATIONS="400")
+    gang.seal()
+    gang.members[0].said("the communicator works")
+    with strangers(gang.control_port, garbage, wrong_token, huge_length) as worked:
+        ends = gang.all_ended()
+    assert worked[0] > 0
+    assert [end.result.code for end in ends] == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("act", [silent, garbage, http, reset])
+def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act) -> None:
+    gang.start(0)
+    gang.seal(0)
+    with strangers(gang.master_port, act) as worked:
+        gang.start(1, code=SLOW_AGENT)  # rank 0's store is open meanwhile
+        gang.seal(1)
+        ends = gang.all_ended()
+    assert worked[0] > 0
+    assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "rounds"), [("ours", 1), ("one without a name", 2)], ids=["ours is safe", "the attack is real"]
+)
+def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
+    gang: Gang, rendezvous: str, rounds: int
+) -> None:
+    """It overwrites the keys that torchrun uses while rank 0 waits; the same on a rendezvous without our name breaks it."""
+    mutant = "slow" if rendezvous == "ours" else "slow-unnamed"
+    gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
+    with subprocess.Popen(
+        [sys.executable, "-c", VANDAL, str(gang.master_port)], stdout=subprocess.PIPE, text=True
+    ) as vandal:
+        try:
+            assert vandal.stdout is not None
+            assert vandal.stdout.readline() == "ready\n"
+            gang.seal()
+            assert vandal.stdout.readline() == "wrote\n"
+            ends = gang.all_ended()
+        finally:
+            vandal.kill()
+    assert ("leader: round 2" in ends[0].output) is (rounds == 2)
+    assert [end.result.code for end in ends] == ["OK", "OK"]
+
+
+VANDAL = """
+import datetime, sys
+from torch.distributed import TCPStore
+print("ready", flush=True)
+keys = ["torchelastic/role_info/0", "torchelastic/role_info/1", "torchelastic/assigned_ranks/0", "torchelastic/assigned_ranks/1"]
+written = 0
+while True:
+    try:
+        store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=datetime.timedelta(seconds=1), use_libuv=False)
+        for _ in range(1000):
+            for prefix in ("", "none/", "/none/", "default/"):
+                for key in keys:
+                    store.set(prefix + key, "nonsense")
+            if not written:
+                print("wrote", flush=True)
+            written += 1
+    except Exception:
+        pass
+"""
+SLOW_AGENT = MUTANTS.replace("main()", "import os; os.environ['MUTANT'] = 'slow'; main()")
+
+
+def test_a_rendezvous_that_strangers_break_is_never_a_hardware_verdict(gang: Gang) -> None:
+    """Somebody else's store answers on the port first: both launches fail, and nobody's hardware is accused."""
+    gang.start(0, 1, code=MUTANTS, MUTANT="no-rendezvous")
+    gang.seal()
+    ends = gang.all_ended()
+    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {
+        (1, "inconclusive", "RENDEZVOUS_FAILED")
+    }

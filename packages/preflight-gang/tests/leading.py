@@ -1,0 +1,60 @@
+"""The real controller as a task of the test, leading from the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from kube_world import until
+from played import Cluster
+from preflight_gang.config import Config
+from preflight_gang.controller import Controller
+from preflight_gang.kube.client import Client
+from preflight_gang.kube.connection import Connection
+from preflight_gang.kube.lease import Leadership
+from preflight_gang.metrics import Metrics
+from wire import Wire, wired
+
+__all__ = ["Leading", "leads", "settled"]
+
+
+@dataclass
+class Leading:
+    """``wire`` is between the controller and the API server."""
+
+    controller: Controller
+    metrics: Metrics
+    wire: Wire
+
+    def counted(self, name: str, **labels: str) -> float:
+        """The value of a metric; 0 while it has none."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def leads(target: Connection, *, epoch: int = 1) -> AsyncIterator[Leading]:
+    """A controller that mirrors ``target`` and leads, until the end of the block."""
+    async with wired(target) as (wire, through), Client(through) as client:
+        metrics = Metrics()
+        controller = Controller(client, Config(), metrics)
+        async with anyio.create_task_group() as group:
+            group.start_soon(controller.mirror)
+            group.start_soon(controller.lead, Leadership(epoch, math.inf))
+            await controller.wait_synced()
+            yield Leading(controller, metrics, wire)
+            group.cancel_scope.cancel()
+
+
+async def settled(cluster: Cluster, leading: Leading) -> None:
+    """Have the controller do one thing more, after all that it has to do: answer a gang of one. It is not in ``sent``."""
+    await cluster.admit("sentinel", gang="sentinel", size=1)
+    await cluster.address("sentinel", "10.0.9.9")
+    await cluster.answered("skip", "sentinel")
+    sent = [one for one in leading.wire.sent if one.path.endswith("/pods/sentinel")]
+    await until(lambda: all(one.status for one in sent), "the answer about it has come")
+    for one in sent:
+        leading.wire.sent.remove(one)
+    await cluster.delete("sentinel")

@@ -1,0 +1,188 @@
+"""How a gang comes together: who is waited for, what is sealed, what it costs."""
+
+from __future__ import annotations
+
+import pytest
+from leading import Leading, leads, settled
+from played import Cluster, container
+from preflight_gang.kube.client import NotFound
+from preflight_gang.kube.connection import Connection
+from preflight_proto import names
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(cluster: Cluster, leading: Leading) -> None:
+    pods = ("pod-0", "pod-1", "pod-2")
+    for name in reversed(pods):
+        await cluster.admit(name, size=3)
+    await cluster.address("pod-2", "10.0.0.3")
+    await cluster.address("pod-0", "10.0.0.1")
+    await cluster.answered("wait", "pod-0", "pod-2")
+    assert not cluster.records
+    await cluster.address("pod-1", "10.0.0.2")
+    rosters = await cluster.answered("sealed", *pods)
+    assert [r.rank for r in rosters] == [0, 1, 2], "ranked by name"
+    assert [r.pod_uid for r in rosters] == [cluster.pods[name]["metadata"]["uid"] for name in pods]
+    assert {(r.generation, r.epoch, r.nnodes, r.master_addr, r.master_port, r.control_port) for r in rosters} == {
+        (1, 1, 3, "10.0.0.1", 29500, 29501)
+    }
+    (token,) = {r.token for r in rosters}
+    assert token is not None
+    assert len(token) == 64
+
+
+async def test_the_config_map_says_what_the_adr_wants_and_goes_with_its_gang(
+    cluster: Cluster, leading: Leading
+) -> None:
+    uids = await cluster.pair(ips=("10.0.0.1", "fd00::2"))
+    await cluster.answered("sealed", "pod-0", "pod-1")
+    found = await cluster.config_map()
+    assert found["metadata"]["name"] == "preflight-job-1"
+    assert found["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    assert (
+        found["data"].items()
+        >= {
+            "expected_count": "2",
+            "generation": "1",
+            "master_addr": "10.0.0.1",
+            "peers": "pod-0:10.0.0.1\npod-1:fd00::2\n",
+        }.items()
+    )
+    owners = found["metadata"]["ownerReferences"]
+    assert {owner["uid"] for owner in owners} == set(uids)
+    assert not any(owner["blockOwnerDeletion"] for owner in owners)
+
+
+async def test_the_config_map_belongs_to_the_members_common_controller(cluster: Cluster, leading: Leading) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+    await cluster.pair(ownerReferences=[owner])
+    await cluster.answered("sealed", "pod-0", "pod-1")
+    (reference,) = (await cluster.config_map())["metadata"]["ownerReferences"]
+    assert (reference["kind"], reference["uid"], reference["blockOwnerDeletion"]) == ("Job", "u-1", False)
+    assert not reference.get("controller"), "a ConfigMap of several pods has an owner, no controller"
+
+
+async def test_a_gang_that_arrives_within_a_second_costs_one_write_and_one_a_member(
+    cluster: Cluster, leading: Leading
+) -> None:
+    pods = [f"pod-{i}" for i in range(8)]
+    for name in pods:
+        await cluster.admit(name, size=8)
+    for i, name in enumerate(pods):
+        await cluster.address(name, f"10.0.0.{i + 1}")
+    await cluster.answered("sealed", *pods)
+    for name in pods:  # what comes after must not be told either
+        await cluster.test(name)
+    await settled(cluster, leading)
+    writes = [one for one in leading.wire.writes(cluster.namespace) if "/events" not in one.path]
+    assert sum(one.is_record for one in writes) == 1
+    assert sorted(one.path.rpartition("/")[2] for one in writes if one.is_roster) == pods
+    assert len(writes) == 9, [(one.method, one.path) for one in writes]
+
+
+async def test_who_is_missing_is_said_by_name_and_with_the_reason(cluster: Cluster, leading: Leading) -> None:
+    for name in ("pod-0", "pod-1"):
+        await cluster.admit(name, size=4)
+    await cluster.admit("pod-2", size=4, node="")
+    await cluster.address("pod-0", "10.0.0.1")
+    (roster,) = await cluster.answered("wait", "pod-0")
+    assert roster.missing == (
+        "pod-1: starting on node-a",
+        "pod-2: not scheduled yet",
+        "1 of 4 members: no such pod yet",
+    )
+
+
+async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster: Cluster, leading: Leading) -> None:
+    await cluster.admit("pod-0")
+    await cluster.admit("pod-1", node="")
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}
+    await cluster.report("pod-1", conditions=[said])
+    await cluster.address("pod-0", "10.0.0.1")
+    (roster,) = await cluster.answered("wait", "pod-0")
+    assert roster.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
+
+
+async def test_waiting_members_hear_again_when_somebody_else_is_missing(cluster: Cluster, leading: Leading) -> None:
+    await cluster.admit("pod-0", size=3)
+    await cluster.address("pod-0", "10.0.0.1")
+    await cluster.answered("wait", "pod-0", missing=("2 of 3 members: no such pod yet",))
+    await cluster.admit("pod-1", size=3)
+    await cluster.answered("wait", "pod-0", missing=("pod-1: starting on node-a", "1 of 3 members: no such pod yet"))
+
+
+async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading: Leading) -> None:
+    await cluster.admit("launcher", size=3, takes_part=False)
+    await cluster.pair(size=3)
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1")
+    assert [r.nnodes for r in rosters] == [2, 2]
+    assert cluster.told("launcher") is None
+
+
+async def test_a_member_beyond_the_size_skips(cluster: Cluster, leading: Leading) -> None:
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1")
+    await cluster.admit("pod-2")
+    await cluster.address("pod-2", "10.0.0.3")
+    (roster,) = await cluster.answered("skip", "pod-2")
+    assert "the 2 members it needs" in roster.reason
+
+
+async def test_two_gangs_whose_ids_look_alike_stay_apart(cluster: Cluster, leading: Leading) -> None:
+    for gang, low in (("a.b", 0), ("a-b", 2)):
+        for i in range(2):
+            await cluster.admit(f"pod-{low + i}", gang=gang)
+            await cluster.address(f"pod-{low + i}", f"10.0.0.{low + i + 1}")
+    first = await cluster.answered("sealed", "pod-0", "pod-1")
+    second = await cluster.answered("sealed", "pod-2", "pod-3")
+    assert {r.token for r in first}.isdisjoint({r.token for r in second})
+    assert len(cluster.config_maps.keys() - {"kube-root-ca.crt"}) == 2
+
+
+async def test_gangs_on_the_hosts_network_have_ports_of_their_own(cluster: Cluster, leading: Leading) -> None:
+    ports = set()
+    for gang, low in (("job-1", 0), ("job-2", 2)):
+        for i in range(2):
+            await cluster.admit(f"pod-{low + i}", gang=gang, spec={"hostNetwork": True})
+            await cluster.address(f"pod-{low + i}", f"192.168.0.{i + 1}")
+        for roster in await cluster.answered("sealed", f"pod-{low}", f"pod-{low + 1}"):
+            ports.add((roster.master_port, roster.control_port))
+    assert len({port for pair in ports for port in pair}) == 4
+
+
+async def test_a_gang_that_was_there_before_the_controller_is_sealed_by_it(
+    cluster: Cluster, target: Connection
+) -> None:
+    await cluster.pair()
+    async with leads(target):
+        await cluster.answered("sealed", "pod-0", "pod-1")
+
+
+async def test_another_controller_tells_nothing_that_has_been_told(cluster: Cluster, target: Connection) -> None:
+    await cluster.pair()
+    async with leads(target):
+        await cluster.answered("sealed", "pod-0", "pod-1")
+    before = cluster.versions()
+    async with leads(target, epoch=2) as another:
+        await settled(cluster, another)
+        assert not another.wire.writes(cluster.namespace)
+    assert cluster.versions() == before
+
+
+async def test_a_failed_check_ends_the_others_within_two_seconds_with_its_cause(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await cluster.admit("pod-0", size=3)
+    await cluster.admit("pod-1", size=3, node="node-b")
+    await cluster.admit("pod-2", size=3, node="node-c")
+    await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
+    await cluster.answered("wait", "pod-0")
+    message = '{"v":1,"check":"dcgm-diag","outcome":"failed","code":"DCGM_FR_FAULTY_MEMORY","gated":true,"duration":9}'
+    sick = container("dcgm-diag", "backoff", code=1, message=message)
+    await cluster.address("pod-1", "10.0.0.2", sick, container("nccl-allreduce", "waiting"))
+    (roster,) = await cluster.answered("fail", "pod-0", seconds=2)
+    assert roster.reason == "pod-1 on node-b failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
+    with pytest.raises(NotFound):
+        await cluster.config_map()

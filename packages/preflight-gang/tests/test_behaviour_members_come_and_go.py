@@ -1,0 +1,143 @@
+"""What ends a generation, and that nobody joins an old one."""
+
+from __future__ import annotations
+
+import pytest
+from leading import Leading, settled
+from played import Cluster, container, result_line
+
+pytestmark = pytest.mark.anyio
+
+
+async def sealed_pair(cluster: Cluster) -> tuple[str, str]:
+    uids = await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    return uids
+
+
+def generations(cluster: Cluster, uid: str) -> list[int]:
+    """Those that a pod was sealed in, in the order of being told."""
+    return [r.generation for r in cluster.rosters.get(uid, []) if r.answer == "sealed"]
+
+
+def recorded(cluster: Cluster) -> list[int]:
+    """The generations that the gang's ConfigMap has had."""
+    return [int(one["data"]["generation"]) for one in cluster.records if one["metadata"]["name"] == "preflight-job-1"]
+
+
+async def test_a_replaced_member_makes_the_next_generation(cluster: Cluster, leading: Leading) -> None:
+    first, old = await sealed_pair(cluster)
+    await cluster.delete("pod-1")
+    new = await cluster.admit("pod-1")
+    assert new != old
+    await cluster.address("pod-1", "10.0.0.2")  # even at the old one's address
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    assert [r.rank for r in rosters] == [0, 1]
+    assert generations(cluster, first) == [1, 2]
+    assert generations(cluster, new) == [2]
+    assert recorded(cluster) == [1, 2]
+    assert len({r.token for r in cluster.rosters[first] if r.answer == "sealed"}) == 2
+
+
+async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(cluster: Cluster, leading: Leading) -> None:
+    await sealed_pair(cluster)
+    await cluster.test("pod-0")
+    await cluster.delete("pod-1")
+    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
+    assert roster.reason.startswith("pod-1 is gone")
+
+
+async def test_a_member_being_deleted_ends_those_who_have_joined(cluster: Cluster, leading: Leading) -> None:
+    await sealed_pair(cluster)
+    await cluster.test("pod-0")
+    await cluster.delete("pod-1", grace=30)
+    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
+    assert roster.reason == "pod-1 is gone: being deleted"
+
+
+async def test_a_member_restarted_in_place_ends_the_generation_and_is_never_given_it_again(
+    cluster: Cluster, leading: Leading
+) -> None:
+    first, second = await sealed_pair(cluster)
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
+    await cluster.test("pod-1", restarts=1)
+    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
+    assert roster.reason == "pod-1 was restarted"
+    await cluster.answered("wait", "pod-1", generation=2)
+    await cluster.test("pod-0", restarts=1)  # it ends with the cause, and the kubelet starts it again
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    assert [r.rank for r in rosters] == [0, 1]
+    assert generations(cluster, first) == [1, 2]
+    assert generations(cluster, second) == [1, 2]
+    assert recorded(cluster) == [1, 2]
+
+
+async def test_a_member_restarted_before_the_others_begin_makes_the_next_generation_at_once(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await sealed_pair(cluster)
+    await cluster.test("pod-1", restarts=1)
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+
+
+async def test_a_check_that_fails_after_sealing_ends_the_others_within_two_seconds(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await sealed_pair(cluster)
+    await cluster.test("pod-0")
+    message = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY")
+    sick = container("dcgm-diag", "backoff", code=1, message=message)
+    await cluster.report("pod-1", sick, container("nccl-allreduce", "waiting"))
+    (roster,) = await cluster.answered("fail", "pod-0", seconds=2, generation=1)
+    assert roster.reason == "pod-1 on node-a failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
+
+
+async def test_once_one_has_passed_a_member_that_goes_changes_nothing(cluster: Cluster, leading: Leading) -> None:
+    await cluster.pair(size=3)
+    await cluster.admit("pod-2", size=3)
+    await cluster.address("pod-2", "10.0.0.3")
+    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2")
+    await cluster.test("pod-1")
+    passed = container("nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK"))
+    await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
+    await settled(cluster, leading)
+    await cluster.delete("pod-2")
+    await settled(cluster, leading)
+    told = cluster.told("pod-1")
+    assert told is not None
+    assert (told.answer, told.generation) == ("sealed", 1)
+    assert recorded(cluster) == [1]
+
+
+async def test_a_replacement_after_the_test_has_nobody_to_test_with(cluster: Cluster, leading: Leading) -> None:
+    await sealed_pair(cluster)
+    for name in ("pod-0", "pod-1"):
+        await cluster.report(
+            name, container("dcgm-diag", "ended"), container("nccl-allreduce", "ended"), phase="Running"
+        )
+    await settled(cluster, leading)
+    await cluster.delete("pod-1")
+    await cluster.admit("pod-1")
+    await cluster.address("pod-1", "10.0.0.9")
+    (roster,) = await cluster.answered("skip", "pod-1")
+    assert "nobody to test with" in roster.reason
+
+
+async def test_a_gang_created_anew_under_its_old_name_begins_where_the_old_one_ended(
+    cluster: Cluster, leading: Leading
+) -> None:
+    old = await sealed_pair(cluster)
+    for name in ("pod-0", "pod-1"):
+        await cluster.delete(name)
+    await cluster.pair(ips=("10.0.1.1", "10.0.1.2"))
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    assert {r.pod_uid for r in rosters}.isdisjoint(old)
+    assert recorded(cluster) == [1, 2]
+
+
+async def test_a_deleted_record_turns_no_generation_back(cluster: Cluster, leading: Leading) -> None:
+    """Without its record nothing holds the gang together: it is sealed once more, under a higher number."""
+    await sealed_pair(cluster)
+    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1")
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)

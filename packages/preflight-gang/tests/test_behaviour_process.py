@@ -1,0 +1,98 @@
+"""One controller as a process: its log, its end, and an API server that goes away and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from kube_world import proxied, until
+from played import Cluster
+from preflight_e2e.plugin import Api
+from preflight_gang.kube.connection import Connection
+from replica import replica
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_signal_ends_it_with_status_zero_and_leaves_no_process(
+    cluster: Cluster, target: Connection, tmp_path: Path
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        async with replica(target, cluster.namespace, tmp_path / number.name) as one:
+            await until(lambda one=one: one.leads, "it leads")  # type: ignore[misc]
+            one.send(number)
+            with anyio.fail_after(5):
+                assert await one.process.wait() == 0
+            assert [line["msg"] for line in one.lines()][-1] == "stopped"
+            assert one.said("released the lease")
+
+
+async def test_it_stops_within_five_seconds_while_its_writes_hang(
+    cluster: Cluster, target: Connection, tmp_path: Path
+) -> None:
+    async with replica(target, cluster.namespace, tmp_path / "one") as one:
+        one.wire.holds = lambda sent: sent.is_roster
+        await cluster.pair()
+        await until(lambda: len(one.wire.held) == 2, "its writes hang")
+        with anyio.fail_after(5):
+            assert await one.stop() == 0
+
+
+async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
+    cluster: Cluster, target: Connection, tmp_path: Path
+) -> None:
+    async with replica(target, cluster.namespace, tmp_path / "one") as one:
+        uid = await cluster.admit("forged", stamp="me too")
+        await cluster.pair()
+        await cluster.answered("sealed", "pod-0", "pod-1")
+        (sealed,) = [line for line in one.said("sealed") if line["gang"].startswith(cluster.namespace)]
+        assert sealed["gang"] == f"{cluster.namespace}/job-1"
+        (ignored,) = one.said("a stamp is ignored")
+        assert (ignored["level"], ignored["uid"]) == ("warning", uid)
+        assert (await one.metrics())[("preflight_config_errors_total", "stamp")] == 1
+        waited = {
+            key: value for key, value in (await one.metrics()).items() if key[0] == "preflight_gang_wait_seconds_count"
+        }
+        assert waited == {("preflight_gang_wait_seconds_count", "Pod"): 1}
+
+
+async def test_after_its_connections_broke_it_goes_on(cluster: Cluster, target: Connection, tmp_path: Path) -> None:
+    async with proxied(target) as (proxy, through), replica(through, cluster.namespace, tmp_path / "one") as one:
+        await until(lambda: one.leads, "it leads")
+        await cluster.admit("pod-0")
+        await cluster.address("pod-0", "10.0.0.1")
+        await cluster.answered("wait", "pod-0")
+        proxy.cut(refuse=True)
+        await cluster.admit("pod-1")
+        await cluster.address("pod-1", "10.0.0.2")
+        proxy.mend()
+        await cluster.answered("sealed", "pod-0", "pod-1")
+
+
+async def test_after_all_history_was_compacted_it_goes_on(
+    cluster: Cluster, api: Api, target: Connection, tmp_path: Path
+) -> None:
+    """On the real server that is a restart, too: nothing that it remembered is there."""
+    async with replica(target, cluster.namespace, tmp_path / "one") as one:
+        await until(lambda: one.leads, "it leads")
+        await cluster.admit("pod-0")
+        await cluster.address("pod-0", "10.0.0.1")
+        await cluster.answered("wait", "pod-0")
+        await anyio.to_thread.run_sync(api.forget)
+        await cluster.admit("pod-1")
+        await cluster.address("pod-1", "10.0.0.2")
+        await cluster.answered("sealed", "pod-0", "pod-1", seconds=40)
+
+
+async def test_a_lease_that_is_too_short_is_refused_at_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("leaseDuration: 100ms\n")
+    command = [sys.executable, "-m", "preflight_gang", "run", "--config", str(config)]
+    done = await anyio.run_process(command, check=False, env={**os.environ, "KUBECONFIG": "/nowhere"})
+    assert done.returncode == 2
+    assert b"leaseDuration" in done.stderr
+    assert b"Traceback" not in done.stderr

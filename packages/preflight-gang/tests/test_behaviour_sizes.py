@@ -1,0 +1,110 @@
+"""The gang API of Kubernetes: the size stands in an object, which may come late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leading import Leading, leads, settled
+from played import Cluster, played
+from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets
+from preflight_gang.kube.client import Client
+from preflight_gang.kube.connection import Connection, connection
+
+pytestmark = pytest.mark.anyio
+
+ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
+"""Names a folder with a kube-apiserver of 1.35: `workloadRef` and its Workload live in that version alone."""
+
+GANG_OF_TWO: dict[str, Any] = {"gang": {"minCount": 2}}
+
+
+def pod_group(policy: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {"schedulingPolicy": policy},
+    }
+
+
+async def create_pod_group(cluster: Cluster, policy: dict[str, Any]) -> None:
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups"
+    await cluster.client.create(path, pod_group(policy))
+
+
+async def members(cluster: Cluster) -> None:
+    """Two pods of the PodGroup `train`, as the webhook stamps them."""
+    spec = {"schedulingGroup": {"podGroupName": "train"}}
+    await cluster.pair(gang="train", source="schedulingGroup", about="train", size=None, spec=spec)
+
+
+async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(cluster: Cluster, leading: Leading) -> None:
+    await create_pod_group(cluster, GANG_OF_TWO)
+    await members(cluster)
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1")
+    assert [(r.rank, r.nnodes) for r in rosters] == [(0, 2), (1, 2)]
+
+
+async def test_a_gang_waits_for_its_pod_group_and_says_so(cluster: Cluster, leading: Leading) -> None:
+    await members(cluster)
+    rosters = await cluster.answered("wait", "pod-0", "pod-1")
+    for roster in rosters:
+        assert any("PodGroup train does not exist yet" in said for said in roster.missing), roster.missing
+    await create_pod_group(cluster, GANG_OF_TWO)
+    await cluster.answered("sealed", "pod-0", "pod-1")
+
+
+async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(cluster: Cluster, leading: Leading) -> None:
+    await create_pod_group(cluster, {"basic": {}})
+    await members(cluster)
+    rosters = await cluster.answered("skip", "pod-0", "pod-1")
+    assert all("policy basic" in r.reason for r in rosters)
+    await settled(cluster, leading)
+    assert "preflight-train" not in cluster.config_maps
+
+
+@pytest.fixture(scope="module")
+def old_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A kube-apiserver 1.35 that serves the gang API of that version."""
+    older, folder = os.environ.get(ASSETS_135), assets()
+    if not older or folder is None:
+        pytest.skip(f"{ASSETS_135} or {ASSETS} is not set: no kube-apiserver 1.35")
+    gates, groups = GANG_APIS["1.35"]
+    home = tmp_path_factory.mktemp("apiserver-1.35")
+    binary = Path(older) / "kube-apiserver"
+    with ApiServer(home, folder, kube_apiserver=binary, feature_gates=gates, runtime_config=groups) as server:
+        yield server
+
+
+@pytest.fixture
+async def old(old_api_server: ApiServer, tmp_path: Path) -> AsyncIterator[tuple[Cluster, Connection]]:
+    """The default namespace of a 1.35 cluster."""
+    target = connection({"KUBECONFIG": str(old_api_server.kubeconfig(tmp_path / "kubeconfig"))})
+    async with Client(target) as client, played(client, "default") as cluster:
+        yield cluster, target
+
+
+async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workload(
+    old: tuple[Cluster, Connection],
+) -> None:
+    cluster, target = old
+    workload = {
+        "apiVersion": "scheduling.k8s.io/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "train"},
+        "spec": {"podGroups": [{"name": "workers", "policy": GANG_OF_TWO}]},
+    }
+    spec = {"workloadRef": {"name": "train", "podGroup": "workers"}}
+    async with leads(target):
+        await cluster.pair(gang="train/workers", source="workloadRef", about="train", size=None, spec=spec)
+        assert cluster.pods["pod-0"]["spec"]["workloadRef"] == spec["workloadRef"], "the server knows the field"
+        waiting = await cluster.answered("wait", "pod-0", "pod-1")
+        assert any("Workload train does not exist yet" in said for said in waiting[0].missing)
+        path = "/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads"
+        await cluster.client.create(path, workload)
+        rosters = await cluster.answered("sealed", "pod-0", "pod-1")
+        assert [(r.rank, r.nnodes) for r in rosters] == [(0, 2), (1, 2)]

@@ -1,0 +1,165 @@
+"""Two controllers as processes: who leads, and that a leader that is killed or stopped loses and breaks nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from kube_world import until
+from played import Cluster, container, result_line
+from preflight_gang.kube.connection import Connection
+from replica import LEASE_SECONDS, Replica, replica
+from wire import Sent
+
+pytestmark = pytest.mark.anyio
+
+PODS = ("pod-0", "pod-1", "pod-2")
+
+
+@pytest.fixture
+async def pair(target: Connection, cluster: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    """The one that leads, and the other."""
+    async with (
+        replica(target, cluster.namespace, tmp_path / "one") as one,
+        replica(target, cluster.namespace, tmp_path / "two") as two,
+    ):
+        await until(lambda: one.leads or two.leads, "one leads")
+        assert not (one.leads and two.leads)
+        yield (one, two) if one.leads else (two, one)
+
+
+async def three_members(cluster: Cluster) -> None:
+    for i, name in enumerate(PODS):
+        await cluster.admit(name, size=3)
+        await cluster.address(name, f"10.0.0.{i + 1}")
+
+
+def each_told_once(cluster: Cluster, *replicas: Replica) -> None:
+    """Ranks 0…2, one token, one roster a pod, and no PATCH that was taken beyond those."""
+    said = {name: cluster.rosters[cluster.pods[name]["metadata"]["uid"]] for name in PODS}
+    assert [[r.rank for r in rosters] for rosters in said.values()] == [[0], [1], [2]]
+    assert len({r.token for rosters in said.values() for r in rosters}) == 1
+    assert {r.generation for rosters in said.values() for r in rosters} == {1}
+    taken = [one.path for each in replicas for one in each.wire.sent if one.is_roster and one.status == 200]
+    assert len(taken) == len(set(taken)) == 3
+
+
+async def test_a_leader_killed_between_sealing_and_telling_is_finished_by_the_other(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
+    leader, other = pair
+    leader.wire.holds = lambda sent: sent.is_roster
+    await three_members(cluster)
+    await until(lambda: len(leader.wire.held) == 3, "all tellings are on the wire")
+    sealed = await cluster.config_map()
+    await leader.kill()
+    leader.wire.release()
+    await cluster.answered("sealed", *PODS)
+    each_told_once(cluster, leader, other)
+    assert (await cluster.config_map())["metadata"]["resourceVersion"] == sealed["metadata"]["resourceVersion"]
+    assert not any(one.is_record for one in other.wire.sent)
+
+
+async def test_a_leader_killed_amid_telling_is_finished_by_the_other(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
+    leader, other = pair
+    leader.wire.holds = lambda sent: sent.is_roster and not sent.path.endswith("/pod-1")
+    await three_members(cluster)
+    await cluster.answered("sealed", "pod-1")
+    await until(lambda: len(leader.wire.held) == 2, "the others are on the wire")
+    await leader.kill()
+    leader.wire.release()
+    await cluster.answered("sealed", *PODS)
+    each_told_once(cluster, leader, other)
+
+
+async def test_a_leader_killed_before_its_record_arrived_leaves_the_sealing_to_the_other(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
+    leader, other = pair
+    leader.wire.holds = lambda sent: sent.is_record
+    await three_members(cluster)
+    await until(lambda: leader.wire.held, "the record is on the wire")
+    await leader.kill()
+    leader.wire.release()
+    await cluster.answered("sealed", *PODS)
+    each_told_once(cluster, other)
+    assert sum(one.is_record for one in other.wire.sent) == 1
+
+
+async def test_a_leader_stopped_for_three_leases_and_continued_changes_nothing(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
+    leader, other = pair
+    leader.wire.holds = lambda sent: sent.is_roster
+    await three_members(cluster)
+    await until(lambda: len(leader.wire.held) == 3, "all tellings are on the wire")
+    leader.send(signal.SIGSTOP)
+    began = time.monotonic()
+    await cluster.answered("sealed", *PODS)  # by the other, which led meanwhile
+    for name in PODS:
+        await cluster.test(name)
+    await cluster.test("pod-1", restarts=1)
+    await cluster.answered("fail", "pod-0", "pod-2", generation=1)
+    await anyio.sleep(began + 3 * LEASE_SECONDS - time.monotonic())
+    await cluster.answered("wait", "pod-1", generation=2)
+    before, sent = cluster.versions(), len(leader.wire.sent)
+    late = leader.wire.held
+    leader.wire.release()  # what it had sent arrives only now
+    await until(lambda: all(one.status for one in late), "the late writes are answered")
+    assert {one.status for one in late} == {422}, "each is refused by its tests"
+    leader.send(signal.SIGCONT)
+    await until(lambda: leader.said("no longer leading"), "it notices")
+    await until(lambda: any(_renewal(one) for one in leader.wire.sent[sent:]), "it stands for election again")
+    assert cluster.versions() == before
+    assert not [one for one in leader.wire.sent[sent:] if one.method != "GET" and "/leases" not in one.path]
+    assert other.leads
+
+
+def _renewal(sent: Sent) -> bool:
+    return sent.method == "GET" and "/leases/" in sent.path
+
+
+async def test_after_a_clean_stop_the_other_leads_within_five_seconds(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
+    leader, other = pair
+    began = time.monotonic()
+    assert await leader.stop() == 0
+    await until(lambda: other.leads, "the other leads", seconds=5)
+    assert time.monotonic() - began < 5
+    await three_members(cluster)
+    rosters = await cluster.answered("sealed", *PODS)
+    assert {r.epoch for r in rosters} == {2}
+
+
+async def test_a_run_is_counted_once_whoever_leads(cluster: Cluster, pair: tuple[Replica, Replica]) -> None:
+    leader, other = pair
+    await cluster.admit("pod-0")
+    sick = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY")
+    ended = container("dcgm-diag", "backoff", code=1, message=sick, runs=cluster.namespace)
+    await cluster.report("pod-0", ended, container("nccl-allreduce", "waiting"))
+    await until(lambda: cluster.events, "an Event")
+    names = ("preflight_check_total", "dcgm-diag", "failed")
+    with anyio.fail_after(5):
+        while (await leader.metrics()).get(names) != 1:
+            await anyio.sleep(0.02)
+    assert (await leader.metrics())[("preflight_gang_leader",)] == 1
+    assert (await other.metrics())[("preflight_gang_leader",)] == 0
+    await leader.stop()
+    await until(lambda: other.leads, "the other leads")
+    again = container("dcgm-diag", "backoff", code=1, message=sick, restarts=1, runs=cluster.namespace)
+    await cluster.report("pod-0", again, container("nccl-allreduce", "waiting"))
+    await until(lambda: len(cluster.events) == 2, "the next run is reported")
+    with anyio.fail_after(5):
+        while (await other.metrics()).get(names) != 1:
+            await anyio.sleep(0.02)
+    assert (await other.metrics())[
+        ("preflight_check_failures_total", "dcgm-diag", "DCGM_FR_FAULTY_MEMORY", "node-a")
+    ] == 1
+    assert len(cluster.events) == 2

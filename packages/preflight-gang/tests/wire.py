@@ -1,0 +1,137 @@
+"""The wire between a controller and its API server: it writes down every request, and can keep some from arriving."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from preflight_gang.kube.connection import Connection
+
+__all__ = ["Sent", "Wire", "wired"]
+
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+
+
+@dataclass
+class Sent:
+    """One request; ``status`` is the answer's, 0 while there is none."""
+
+    method: str
+    path: str
+    body: bytes
+    status: int = 0
+
+    @property
+    def is_roster(self) -> bool:
+        return self.method == "PATCH" and "/pods/" in self.path
+
+    @property
+    def is_record(self) -> bool:
+        return self.method in {"POST", "PUT"} and "/configmaps" in self.path
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Wire:
+    """Plain HTTP on one side, the API server on the other; within the test's event loop.
+
+    ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their sender dies meanwhile.
+    """
+
+    def __init__(self, target: Connection) -> None:
+        self.target = target
+        self.sent: list[Sent] = []
+        self.held: list[Sent] = []
+        self.holds: Callable[[Sent], bool] = lambda _: False
+        self._released = asyncio.Event()
+        self._open: set[asyncio.Task[None]] = set()
+
+    def release(self) -> None:
+        """Let go on what is held, and hold nothing more."""
+        self.holds = lambda _: False
+        self._released.set()
+
+    def writes(self, namespace: str = "") -> list[Sent]:
+        """What was written so far, leases apart; of one namespace or of all."""
+        return [
+            one
+            for one in self.sent
+            if one.method != "GET" and "/leases" not in one.path and f"/namespaces/{namespace}" in one.path
+        ]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        up: asyncio.StreamWriter | None = None
+        back: asyncio.Task[None] | None = None
+        at: list[Sent] = []  # the request whose answer is awaited
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                url = urlsplit(self.target.server)
+                tls = self.target.verify if url.scheme == "https" else None
+                down, up = await asyncio.open_connection(url.hostname, url.port, ssl=tls)
+                back = asyncio.create_task(self._answers(down, writer, at))
+                while True:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = _LENGTH.search(head)
+                    body = await reader.readexactly(int(length[1])) if length else b""
+                    method, path, _ = head.split(b" ", 2)
+                    sent = Sent(method.decode(), path.decode(), body)
+                    self.sent.append(sent)
+                    if self.holds(sent) and not await self._let_go(sent, reader):
+                        return
+                    at[:] = [sent]
+                    up.write(head + body)
+                    await up.drain()
+        finally:
+            self._open.discard(task)
+            if back is not None:
+                back.cancel()
+            for end in (writer, up):
+                if end is not None:
+                    end.transport.abort()
+
+    async def _let_go(self, sent: Sent, reader: asyncio.StreamReader) -> bool:
+        """Wait for the release; False when the sender has gone first."""
+        self.held.append(sent)
+        gone = asyncio.create_task(reader.read(1))
+        released = asyncio.create_task(self._released.wait())
+        try:
+            await asyncio.wait({gone, released}, return_when=asyncio.FIRST_COMPLETED)
+            return released.done()
+        finally:
+            for task in (gone, released):
+                task.cancel()
+            await asyncio.wait({gone, released})
+
+    @staticmethod
+    async def _answers(down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]) -> None:
+        with suppress(OSError):
+            while data := await down.read(65536):
+                if at and not at[0].status and data.startswith(b"HTTP/1.1 "):
+                    at[0].status = int(data[9:12])
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def wired(target: Connection) -> AsyncIterator[tuple[Wire, Connection]]:
+    """A wire to ``target``, and the connection that leads through it."""
+    wire = Wire(target)
+    server = await asyncio.start_server(wire._serve, "127.0.0.1", 0, limit=2**24, backlog=1024)
+    try:
+        yield wire, replace(target, server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    finally:
+        server.close()
+        for task in list(wire._open):
+            task.cancel()
+        await server.wait_closed()

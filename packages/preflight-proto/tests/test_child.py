@@ -1,0 +1,84 @@
+"""Tools that do not end, and GPUs that the driver loses."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import anyio
+import pynvml
+import pytest
+from preflight_proto.check import child, gpus
+
+pytestmark = pytest.mark.anyio
+GPUS = tuple(gpus.Gpu(i, f"GPU-{i}", "H100", f"00000000:{i:02x}:00.0") for i in range(3))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Unkillable:
+    """A process that takes signals and stays, as one does in a driver call that does not return."""
+
+    stdout = stderr = returncode = None
+    pid = 1 << 30  # nobody's
+
+    async def wait(self) -> int:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("in_kernel", [True, False])
+async def test_a_tool_that_sigkill_does_not_end_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, in_kernel: bool
+) -> None:
+    async def opened(*_: Any, **__: Any) -> Unkillable:
+        return Unkillable()
+
+    monkeypatch.setattr(anyio, "open_process", opened)
+    monkeypatch.setattr(child, "LAST_WAIT", 0.05)
+    monkeypatch.setattr(child, "_uninterruptible", lambda pid: in_kernel)
+    with anyio.fail_after(10):
+        done = await child.run([sys.executable], timeout=0.05, terminate=signal.SIGKILL)
+    assert (done.timed_out, done.stuck, done.returncode) == (True, in_kernel, -signal.SIGKILL)
+
+
+async def test_a_tool_that_sigkill_ends_is_not_stuck() -> None:
+    ignore = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(99)"
+    )
+    done = await child.run([sys.executable, "-c", ignore], timeout=1, terminate=signal.SIGKILL)
+    assert (done.timed_out, done.stuck, done.stdout) == (True, False, "up\n")
+
+
+def test_this_process_does_not_hang_in_the_kernel() -> None:
+    import os
+
+    assert not child._uninterruptible(os.getpid())
+    assert not child._uninterruptible(Unkillable.pid)
+
+
+async def test_a_lost_gpu_is_named_and_its_neighbours_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def temperature(handle: bytes, _: int) -> int:
+        if handle == GPUS[1].pci_bus_id.encode():
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        if handle == GPUS[2].pci_bus_id.encode():
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 40
+
+    for name in ("nvmlInit", "nvmlShutdown"):
+        monkeypatch.setattr(pynvml, name, lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", temperature)
+    assert list(await gpus.lost(GPUS)) == ["GPU-1"]
+
+
+async def test_without_a_driver_no_gpu_is_called_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", absent)
+    assert await gpus.lost(GPUS) == {}
