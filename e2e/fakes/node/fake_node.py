@@ -293,6 +293,7 @@ async def main():
         await follow_stdin(node)
         return
     from device_plugin import run_plugin
+
     shutil.copy("/opt/fake-node/libnvidia-ml.so.1", LOCAL / "libnvidia-ml.so.1")
     (LOCAL / "libnvidia-ml.so.1").chmod(0o755)
     async with asyncio.TaskGroup() as group:
