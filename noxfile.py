@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import nox
 
@@ -21,6 +22,8 @@ MEMBERS = {
     "check-nccl-allreduce": "packages/check-nccl-allreduce",
     "preflight-e2e": "e2e",
 }
+DEMO = ("preflight-webhook", "preflight-gang", "check-dcgm", "check-nccl-loopback", "check-nccl-allreduce")
+"""Whose programs the demo runs, each in an environment of its own, as in its image."""
 
 
 def sync(session: nox.Session, *args: str) -> None:
@@ -101,6 +104,56 @@ def e2e(session: nox.Session) -> None:
     """Install the charts on a real cluster and run the fault matrix (kind; `-- --cluster existing`)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e", "run", *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Three gangs, two sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
+    sync(session, "--package", "preflight-e2e")
+    environments = Path(session.virtualenv.location).parent / "demo-components"
+    for member in DEMO:
+        # Not exact: torch, once added, stays.
+        put = {"UV_PROJECT_ENVIRONMENT": str(environments / member)}
+        session.run_install("uv", "sync", "--frozen", "--inexact", "--no-dev", "--package", member, env=put)
+    add_torch(session, environments / "check-nccl-allreduce")
+    options = ["--environments", str(environments), *session.posargs]
+    # It ends its processes and removes its files: that may take longer than nox waits of itself.
+    session.run("python", "-m", "preflight_e2e.demo", *options, interrupt_timeout=30, terminate_timeout=30)
+
+
+def add_torch(session: nox.Session, environment: Path) -> None:
+    """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the lock's. Says which, and how large."""
+    probe = "import importlib.metadata as m; print(m.version('torch'), m.version('numpy'))"
+    there = session.run_install(
+        str(environment / "bin/python"), "-c", probe, silent=True, log=False, external=True, success_codes=[0, 1]
+    )
+    if there and "Traceback" not in there:
+        session.log(f"torch {there.split()[0]} is there already")
+        return
+    needs = ["torch==2.13.*", "numpy>=2,<3"]
+    install = ["uv", "pip", "install", "--python", str(environment)]
+    folders = [Path(place) for place in os.environ.get("PIP_FIND_LINKS", "").split() if Path(place).is_dir()]
+    wheels = [wheel for folder in folders for wheel in sorted(folder.glob("torch-*.whl"))]
+    choices = [
+        (f"{wheel} of PIP_FIND_LINKS, {wheel.stat().st_size / 1e6:.0f} MB", [str(wheel), needs[1]]) for wheel in wheels
+    ]
+    choices.append(("the CPU build, 190 MB to download unless uv has it", ["--torch-backend", "cpu", *needs]))
+    quick = {"UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "0"}
+    for what, words in choices:
+        trial = session.run_install(
+            *install, "--dry-run", *words, silent=True, log=False, env=quick, success_codes=range(256)
+        )
+        if trial and "Would install" in trial:
+            session.log(f"torch: {what}")
+            session.run_install(*install, *words)
+            return
+    session.log(
+        "torch: the lock's, with CUDA, 2.7 GB to download unless uv has it (no wheel in PIP_FIND_LINKS, and the index of CPU builds does not answer)"
+    )
+    put = {"UV_PROJECT_ENVIRONMENT": str(environment)}
+    session.run_install(
+        "uv", "sync", "--frozen", "--no-dev", "--package", environment.name, "--extra", "torch", env=put
+    )
 
 
 @nox.session

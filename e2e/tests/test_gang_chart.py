@@ -196,18 +196,28 @@ def test_statuses_bindings_evictions_and_deletions_are_nobodys_business() -> Non
     ]
 
 
-def condition(name: str, **values: Any) -> str:
-    found = {c["name"]: c["expression"] for c in policies(**values)["reserved"]["matchConditions"]}
-    return str(found[name])
+def test_no_deletion_of_a_record_is_anybodys_business_but_the_controllers() -> None:
+    rules = policies()["records"]["matchConstraints"]["resourceRules"]
+    assert [rule["operations"] for rule in rules] == [["CREATE", "UPDATE"]]
 
 
-def test_nobody_is_exempt_but_the_controller() -> None:
+def not_exempt(policy: str, **values: Any) -> str:
+    found = {c["name"]: c["expression"] for c in policies(**values)[policy]["matchConditions"]}
+    return str(found["not-exempt"])
+
+
+OF_TENANTS = pytest.mark.parametrize("policy", ["reserved", "records"])
+
+
+@OF_TENANTS
+def test_nobody_is_exempt_but_the_controller(policy: str) -> None:
     only_it = '!(request.userInfo.username in ["system:serviceaccount:preflight:preflight-gang"])'
-    assert condition("not-exempt") == only_it
+    assert not_exempt(policy) == only_it
 
 
-def test_users_and_groups_can_be_exempt() -> None:
-    both = condition("not-exempt", protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
+@OF_TENANTS
+def test_users_and_groups_can_be_exempt(policy: str) -> None:
+    both = not_exempt(policy, protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
     assert '["system:serviceaccount:preflight:preflight-gang","anna"]' in both
     assert r'exists(g, g in ["say \"friend\""])' in both
 
@@ -229,6 +239,7 @@ def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_sa
         "preflight-gang-controller-pods": None,
         "preflight-gang-controller-configmaps": None,
         "preflight-gang-reserved": {"namespaceSelector": {"matchExpressions": [expression]}},
+        "preflight-gang-records": {"namespaceSelector": {"matchExpressions": [expression]}},
     }
 
 

@@ -25,3 +25,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "preflight-gang.user" -}}
 {{ printf "system:serviceaccount:%s:%s" .Release.Namespace (include "preflight-gang.name" .) }}
 {{- end }}
+
+{{/* True for whoever is neither the controller nor exempt. */}}
+{{- define "preflight-gang.notExempt" -}}
+!(request.userInfo.username in {{ prepend .Values.protection.exemptUsers (include "preflight-gang.user" .) | toJson }})
+{{- with .Values.protection.exemptGroups }} && !request.userInfo.?groups.orValue([]).exists(g, g in {{ toJson . }}){{ end }}
+{{- end }}

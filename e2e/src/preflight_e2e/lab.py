@@ -75,6 +75,8 @@ class Lab:
 
     def fake_nodes(self) -> None:
         """Start the fakes on every schedulable node and wait for their GPUs."""
+        if self._exists(FAKES):  # kept, or left by a run that was killed: of an image that may be older than ours
+            self.remove_namespace(FAKES)
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
         for document in documents:
             try:

@@ -200,6 +200,7 @@ class Gang:
             "GANG_TIMEOUT": "40s",
             "CHECK_TIMEOUT": "40s",
             "TEST_HOME": str(home),
+            "MASTER_PORT_GIVEN": str(self.master_port),
             "PYTHONPATH": str(Path(__file__).parent),
             **variables,
         }

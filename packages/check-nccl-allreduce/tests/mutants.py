@@ -23,6 +23,11 @@ def mine() -> bool:
     return os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
 
 
+def mine_by_node(argv: list[str]) -> bool:
+    """The same, before there are ranks."""
+    return f"--node-rank={os.environ.get('MUTANT_RANK', '1')}" in argv
+
+
 def once() -> bool:
     """True for the first to ask in a test: later launches are sound."""
     try:
@@ -111,7 +116,7 @@ def slow() -> None:
     real = agent.launch
 
     def launch(argv: list[str]) -> None:
-        time.sleep(1.5)
+        time.sleep(1.5 if mine_by_node(argv) else 0)
         real(argv)
 
     agent.launch = launch
@@ -126,21 +131,16 @@ def no_rendezvous() -> None:
     agent.launch = launch
 
 
-def vandal() -> None:
-    """Before each large all-reduce, write to the keys that a rendezvous without a name would use."""
-    import torch.distributed as dist
+def slow_unnamed() -> None:
+    """As `slow`, and the first launch has torchrun's own name for the rendezvous, which everybody knows."""
+    real = agent.launch
 
-    real = dist.all_reduce
+    def launch(argv: list[str]) -> None:
+        first = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])["master_port"] == int(os.environ["MASTER_PORT_GIVEN"])
+        time.sleep(1.5 if mine_by_node(argv) else 0)
+        real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
 
-    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])
-        store = dist.TCPStore(order["master_addr"], order["master_port"], is_master=False, use_libuv=False)
-        for prefix in ("", "none/", "none/torchelastic/", "/worker/attempt_0/", "default_pg/", "none/default_pg/0//"):
-            for key in ("rank_0", "rank_1", "0/0", "store_based_barrier_key:1", "torchelastic/role_info/0"):
-                store.set(prefix + key, "nonsense")
-        return real(tensor, *args, **kwargs)
-
-    dist.all_reduce = reduce
+    agent.launch = launch
 
 
 SPOILT = {
@@ -151,7 +151,7 @@ SPOILT = {
     "dropped-rank": take_away,
 }
 ACTS = {"die": die, "crash": crash, "hang": hang, "ecc": ecc}
-PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "vandal": vandal}
+PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "slow-unnamed": slow_unnamed}
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -153,13 +155,49 @@ def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act)
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(gang: Gang) -> None:
-    """It writes to every key that an unnamed rendezvous of torchrun would use, over and over, and changes nothing."""
-    gang.start(0, 1, code=MUTANTS, MUTANT="vandal", MUTANT_RANK="-1", NCCL_ALLREDUCE_ITERATIONS="50")
-    gang.seal()
-    assert [end.result.code for end in gang.all_ended()] == ["OK", "OK"]
+@pytest.mark.parametrize(
+    ("rendezvous", "rounds"), [("ours", 1), ("one without a name", 2)], ids=["ours is safe", "the attack is real"]
+)
+def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
+    gang: Gang, rendezvous: str, rounds: int
+) -> None:
+    """It overwrites the keys that torchrun uses while rank 0 waits; the same on a rendezvous without our name breaks it."""
+    mutant = "slow" if rendezvous == "ours" else "slow-unnamed"
+    gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
+    with subprocess.Popen(
+        [sys.executable, "-c", VANDAL, str(gang.master_port)], stdout=subprocess.PIPE, text=True
+    ) as vandal:
+        try:
+            assert vandal.stdout is not None
+            assert vandal.stdout.readline() == "ready\n"
+            gang.seal()
+            assert vandal.stdout.readline() == "wrote\n"
+            ends = gang.all_ended()
+        finally:
+            vandal.kill()
+    assert ("leader: round 2" in ends[0].output) is (rounds == 2)
+    assert [end.result.code for end in ends] == ["OK", "OK"]
 
 
+VANDAL = """
+import datetime, sys
+from torch.distributed import TCPStore
+print("ready", flush=True)
+keys = ["torchelastic/role_info/0", "torchelastic/role_info/1", "torchelastic/assigned_ranks/0", "torchelastic/assigned_ranks/1"]
+written = 0
+while True:
+    try:
+        store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=datetime.timedelta(seconds=1), use_libuv=False)
+        for _ in range(1000):
+            for prefix in ("", "none/", "/none/", "default/"):
+                for key in keys:
+                    store.set(prefix + key, "nonsense")
+            if not written:
+                print("wrote", flush=True)
+            written += 1
+    except Exception:
+        pass
+"""
 SLOW_AGENT = MUTANTS.replace("main()", "import os; os.environ['MUTANT'] = 'slow'; main()")
 
 

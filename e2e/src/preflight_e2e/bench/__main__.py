@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import localisation, webhook
+from . import gang, localisation, webhook
 from .load import BenchError
 
 
@@ -12,6 +12,9 @@ def main() -> int:
     benches = parser.add_subparsers(required=True, metavar="BENCH")
     webhook.add_arguments(
         benches.add_parser("webhook", help="reviews per second and latency of the real server over TLS")
+    )
+    gang.add_arguments(
+        benches.add_parser("gang", help="seconds from the last member's address to the last member's roster")
     )
     localisation.add_arguments(
         benches.add_parser("localisation", help="who is blamed in 10,000 simulated gangs, with plots")

@@ -58,6 +58,8 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
     began = time.monotonic()
     [scenario] = load(SCENARIO)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 130
     console.print(f"[bold]Real:[/] {REAL}.\n[bold]Doubles:[/] {DOUBLES}.", soft_wrap=True)
     timeout = scenario.values["gangTimeout"]
     console.print(f"One setting is not the default: members of a gang wait {timeout} for each other instead of 600s.")

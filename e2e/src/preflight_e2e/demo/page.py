@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from ..facts import GPUS
 from ..scenario import Scenario
@@ -66,21 +67,22 @@ def _section(title: str, about: str, body: str) -> str:
 
 
 def _verdicts(story: Story) -> str:
+    heads = "".join(f"<th>{escape(check)}</th>" for check in story.checks)
     gangs = dict.fromkeys(pod.gang for pod in story.pods)
-    return "".join(_gang(gang, [pod for pod in story.pods if pod.gang == gang], story.checks) for gang in gangs)
+    bodies = "".join(_gang(gang, [pod for pod in story.pods if pod.gang == gang], story.checks) for gang in gangs)
+    return f"""<table class="cards verdicts"><thead><tr><th>pod</th><th>node</th>{heads}<th>result</th></tr></thead>{bodies}</table>"""
 
 
 def _gang(name: str, pods: list[PodStory], checks: list[str]) -> str:
-    heads = "".join(f"<th>{escape(check)}</th>" for check in checks)
     rows = "".join(_pod(pod, len(checks)) for pod in pods)
-    return f"""<h3>Gang {escape(name)}</h3><div class="scroll"><table class="verdicts">
-<thead><tr><th>pod</th><th>node</th>{heads}<th>result</th></tr></thead><tbody>{rows}</tbody></table></div>"""
+    return f'<tbody><tr class="gang"><th colspan="{len(checks) + 3}">gang {escape(name)}</th></tr>{rows}</tbody>'
 
 
 def _pod(pod: PodStory, checks: int) -> str:
-    cells = "".join(f"<td>{_chip(check)}</td>" for check in pod.checks)
+    cells = "".join(f'<td data-label="{escape(check.name)}">{_chip(check)}</td>' for check in pod.checks)
     state = "good" if pod.runs else "bad"
-    row = f'<tr><th scope="row">{escape(pod.name)}</th><td>{escape(pod.node)}</td>{cells}<td><b class="{state}">{pod.verdict}</b></td></tr>'
+    head = f'<th scope="row">{escape(pod.name)}</th><td data-label="node">{escape(pod.node)}</td>'
+    row = f'<tr>{head}{cells}<td data-label="result"><b class="{state}">{pod.verdict}</b></td></tr>'
     return row + (_why(pod, pod.stopped_by, checks + 3) if pod.stopped_by else "")
 
 
@@ -124,7 +126,8 @@ def _lane(pod: PodStory, whole: float, step: float) -> str:
             continue
         left, width = 100 * check.began / whole, 100 * (check.ended - check.began) / whole
         said = f"{check.name} {check.outcome}{'' if check.code in {'OK', ''} else ' ' + check.code}, {check.began:.1f} to {check.ended:.1f} s"
-        bars += f'<span class="bar {check.outcome}" style="left:{left:.2f}%;width:{max(width, 0.6):.2f}%" title="{escape(said)}"><em>{escape(check.name)}</em></span>'
+        label = f"<em>{escape(check.name)}</em>" if width > 9 else ""
+        bars += f'<span class="bar {check.outcome}" style="left:{left:.2f}%;width:{max(width, 0.6):.2f}%" title="{escape(said)}">{label}</span>'
     if pod.starts_at is not None:
         bars += f'<span class="start" style="left:{100 * pod.starts_at / whole:.2f}%" title="starts after {pod.starts_at:.1f} s"></span>'
     grid = f"background-size:{100 * step / whole:.3f}% 100%"
@@ -203,16 +206,26 @@ def _cell(row: int, column: int, pairs: dict[tuple[int, ...], float], most: floa
 
 
 def _events(story: Story) -> str:
-    rows = "".join(
-        f"""<tr><td>{escape(pod.node)}</td><td>{escape(e["checkName"])}</td><td>{"<b class=bad>yes</b>" if e["isFatal"] else "no"}</td><td>{escape(e["recommendedAction"])}</td>
-<td>{escape(", ".join(pod.name_of(x["entityValue"]) for x in e["entitiesImpacted"]) or "the node")}</td><td><code>{escape(",".join(e["errorCode"]))}</code><br>{escape(e["message"])}</td></tr>"""
-        for pod in story.pods
-        for e in pod.unhealthy
-    )
+    rows = "".join(_event(pod, event) for pod in story.pods for event in pod.unhealthy)
     cleared = "".join(_cleared(pod) for pod in story.pods)
-    return f"""<div class="scroll"><table><thead><tr><th>node</th><th>checkName</th><th>fatal</th><th>action</th><th>about</th><th>code and message</th></tr></thead>
-<tbody>{rows}</tbody></table></div><details><summary>Healthy events: what passed clears what earlier runs had raised</summary>
+    heads = "".join(
+        f"<th>{head}</th>" for head in ("node", "checkName", "fatal", "action", "about", "code and message")
+    )
+    return f"""<table class="cards"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><details><summary>Healthy events: what passed clears what earlier runs had raised</summary>
 <div class="scroll"><table><thead><tr><th>node</th><th>checkName: GPUs</th></tr></thead><tbody>{cleared}</tbody></table></div></details>"""
+
+
+def _event(pod: PodStory, event: dict[str, Any]) -> str:
+    about = ", ".join(pod.name_of(entity["entityValue"]) for entity in event["entitiesImpacted"]) or "the node"
+    cells = {
+        "checkName": escape(event["checkName"]),
+        "fatal": '<b class="bad">yes</b>' if event["isFatal"] else "no",
+        "action": escape(event["recommendedAction"]),
+        "about": escape(about),
+        "code and message": f"<span><code>{escape(','.join(event['errorCode']))}</code><br>{escape(event['message'])}</span>",
+    }
+    listed = "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in cells.items())
+    return f'<tr><th scope="row">{escape(pod.node)}</th>{listed}</tr>'
 
 
 def _cleared(pod: PodStory) -> str:

@@ -56,17 +56,15 @@ class Screen:
 
 def final(story: Story) -> RenderableType:
     """The table at the end; under each pod that is held back what was found, on what, and what was reported."""
-    parts: list[RenderableType] = [_table(story, live=False)]
-    for pod in story.pods:
-        if pod.stopped_by is not None:
-            parts.append(_why(pod, pod.stopped_by))
-    return Group(*parts)
+    whys = [_why(pod, pod.stopped_by) for pod in story.pods if pod.stopped_by is not None]
+    return Group(_table(story, live=False), *whys)
 
 
 def _table(story: Story, *, live: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("pod", "node", *story.checks, "result"):
-        table.add_column(heading, no_wrap=True, header_style="dim")
+        fixed = heading not in story.checks  # on a narrow terminal it is the checks' columns that wrap
+        table.add_column(heading, no_wrap=fixed, overflow="fold", header_style="dim")
     for pod in story.pods:
         cells: list[Any] = [_cell(check, live=live) for check in pod.checks]
         cells += [Text("")] * (len(story.checks) - len(cells))

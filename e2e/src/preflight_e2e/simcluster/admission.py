@@ -71,7 +71,8 @@ class Admission:
             status = response.get("status", {})
             said = f"admission webhook denied the request: {status.get('message', '')}"
             raise Refused(status.get("code", 403), status.get("reason", "Forbidden"), said)
-        return json_patch(pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10=")))
+        mutated: Object = json_patch(pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10=")))
+        return mutated
 
     def _ask(self, review: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json"}

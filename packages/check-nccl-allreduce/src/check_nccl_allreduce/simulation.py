@@ -295,7 +295,11 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
     groups: dict[str, dict[str, World]] = {
         "small_n": {
             str(n): replace(
-                base, nodes=n, gangs=gangs(2_000 if n < 1000 else 500), severity=(0.65, 0.70), shares=one_bad
+                base,
+                nodes=n,
+                gangs=gangs(5_000 if n < 64 else 2_000 if n < 1000 else 500),
+                severity=(0.65, 0.70),
+                shares=one_bad,
             )
             for n in SMALL
         },

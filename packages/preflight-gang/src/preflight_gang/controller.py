@@ -23,6 +23,7 @@ from .lookup import Objects
 from .membership import Key, Member, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
+from .pacing import Pace
 from .results import ended_checks, event_of
 from .sealing import Answer, Gang, decide
 from .sizes import Kind
@@ -33,15 +34,13 @@ from .writer import Writer, obstacle, record_in
 
 __all__ = ["Controller"]
 
-FIRST_WAIT: Final = 1.0
-"""Seconds that a new gang is given to complete before its members are told to wait: most do, and need only one write."""
-NEXT_WAIT: Final = 5.0
-"""Seconds, at least, between two rounds of telling the same members who is still missing; more for large gangs."""
 RETRY: Final = 1.0
 """Seconds after which what the API server refused or did not answer is tried again."""
 LOOK_AGAIN: Final = 0.1
 OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that is not ours has given way."""
+REST, MOST_REST = 25e-6, 0.25
+"""Seconds a member, and at most, between two looks at a gang: a look costs that much, and a burst of changes needs one."""
 REPORTERS: Final = 4
 SETTLERS: Final = 8
 
@@ -59,9 +58,8 @@ class Controller:
         self._pods: dict[str, Pod] = {}  # injected ones, for their results
         self._counted: dict[str, set[str]] = {}
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
-        self._since: dict[Key, float] = {}  # first address of a gang that is not sealed yet
-        self._waits: dict[Key, float] = {}  # when its members were last told to wait
-        self.gangs: Queue[Key] = Queue()
+        self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
+        self.gangs: Queue[Key] = Queue(rest=lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
         self.reports: Queue[str] = Queue()
         self._objects = Objects(client, self._object_changed)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
@@ -128,8 +126,7 @@ class Controller:
             gang.pop(uid, None)
             if not gang:
                 del self._members[before]
-                self._since.pop(before, None)
-                self._waits.pop(before, None)
+                self._paces.pop(before, None)
         if stamped is None:
             return None
         key, stamp = stamped
@@ -137,7 +134,7 @@ class Controller:
         self._members.setdefault(key, {})[uid] = one
         self._key_by_uid[uid] = key
         if one.ip and one.alive:
-            self._since.setdefault(key, time.monotonic())
+            self._paces.setdefault(key, Pace(time.monotonic()))
         self._metrics.gangs.set(len(self._members))
         return key
 
@@ -212,7 +209,7 @@ class Controller:
             if gang is None:
                 return LOOK_AGAIN
             decision = decide(gang)
-        again = self._pace(key, gang, decision.answers)
+        again = self._pace(key, decision.answers)
         if not await writer.tell(gang, decision.answers):
             return RETRY
         return OBSTRUCTED if gang.obstacle else again
@@ -235,31 +232,24 @@ class Controller:
             self._keep(found)
         return None
 
-    def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
-        """Leave out the waits that are too early to tell; after how many seconds they are due."""
+    def _pace(self, key: Key, answers: dict[str, Answer]) -> float | None:
+        """Leave out the waits whose turn it is not; after how many seconds it is."""
         waiting = [uid for uid, answer in answers.items() if answer.answer == "wait"]
         if not waiting:
             return None
         now = time.monotonic()
-        told = self._waits.get(key)
-        due = (
-            self._since.setdefault(key, now) + FIRST_WAIT if told is None else told + max(NEXT_WAIT, len(waiting) / 20)
-        )
-        if now >= due:
-            self._waits[key] = now
-            return None
-        for uid in waiting:
+        turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
+        for uid in set(waiting).difference(turn):
             del answers[uid]
-        return due - now
+        return again
 
     def _sealed(self, key: Key) -> None:
-        self._waits.pop(key, None)
-        since = self._since.pop(key, None)
-        if since is not None:
+        pace = self._paces.pop(key, None)
+        if pace is not None:
             owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
             workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
             self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
-                time.monotonic() - since
+                time.monotonic() - pace.since
             )
 
     async def _report(self, writer: Writer, uid: str) -> float | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from .kube.client import Requests
 
 __all__ = ["Metrics"]
 
@@ -51,6 +57,22 @@ class Metrics:
             ["kind", "result"],
             registry=self.registry,
         )
+
+    def sent(self, requests: Requests) -> None:
+        """Show what a client has sent, as it counts it itself."""
+
+        class Sent(Collector):
+            def collect(self) -> Iterator[Metric]:
+                for name, help_, counted in (
+                    ("preflight_gang_requests", "Requests to the API server by verb.", requests.count),
+                    ("preflight_gang_sent_bytes", "Bytes of bodies sent to the API server by verb.", requests.bytes),
+                ):
+                    family = CounterMetricFamily(name, help_, labels=["verb"])
+                    for verb, value in sorted(dict(counted).items()):
+                        family.add_metric([verb], value)
+                    yield family
+
+        self.registry.register(Sent())
 
     def bounded(self, label: str, value: str) -> str:
         """``value``, or `other` once the label has had as many values as it may."""

@@ -162,20 +162,24 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
     if short and any(m.stage is Stage.PASSED and not m.terminal for m in gang.members):
         reason = "the other members have passed their test and have started; there is nobody to test with"
         return {m.uid: Answer(answer="skip", generation=generation, reason=reason) for m in forming}
+    failed = [m for m in gang.members if m.stage is Stage.FAILED and m.failure is not None and not m.failure.own]
+    late = [m for m in forming if m.stage not in _READY]
+    everyone = _missing(gang, late, len(forming))  # the same for all that are not late themselves
     answers = {}
     for one in forming:
-        cause = _cause_for(one, gang.members) if short else None
+        cause = _cause_for(one, failed) if short else None
         if cause is not None:
             answers[one.uid] = Answer(answer="fail", generation=generation, reason=cause)
         else:
-            answers[one.uid] = Answer(answer="wait", generation=generation, missing=_missing(gang, one, forming))
+            missing = everyone if one.stage in _READY else _missing(gang, late, len(forming), besides=one.uid)
+            answers[one.uid] = Answer(answer="wait", generation=generation, missing=missing)
     return answers
 
 
-def _cause_for(one: Member, members: Sequence[Member]) -> str | None:
+def _cause_for(one: Member, failed: Sequence[Member]) -> str | None:
     """The failed check of another member that ``one`` need not wait for; a failure before its time is not its own."""
-    for other in sorted(members, key=lambda m: m.name):
-        if other.uid == one.uid or other.stage is not Stage.FAILED or other.failure is None or other.failure.own:
+    for other in failed:
+        if other.uid == one.uid or other.failure is None:
             continue
         at = other.failure.at
         if not other.terminal or at is None or one.created is None or at >= one.created:
@@ -188,18 +192,19 @@ def _cause(who: Member, failure: Failure) -> str:
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: Gang, one: Member, forming: Sequence[Member]) -> tuple[str, ...]:
+def _missing(gang: Gang, late: Sequence[Member], forming: int, besides: str = "") -> tuple[str, ...]:
+    """Who is missing, for a member to read: the ``late`` ones, ``besides`` itself. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:
         return (gang.obstacle,)
     if wanted is None:
         return (gang.sized.unknown,)
-    missing = [f"{m.name}: {m.why}" for m in forming if m.stage not in _READY and m.uid != one.uid]
-    absent = wanted - len(forming)
-    if len(missing) > NAMED:
-        missing = [*missing[:NAMED], f"and {len(missing) - NAMED} more"]
-    if absent > 0:
-        missing.append(f"{absent} of {wanted} members: no such pod yet")
+    others = len(late) - bool(besides)
+    missing = [f"{m.name}: {m.why}" for m in late[: NAMED + 1] if m.uid != besides][:NAMED]
+    if others > NAMED:
+        missing.append(f"and {others - NAMED} more")
+    if wanted > forming:
+        missing.append(f"{wanted - forming} of {wanted} members: no such pod yet")
     return tuple(missing)
 
 

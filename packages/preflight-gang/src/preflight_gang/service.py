@@ -39,6 +39,7 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
     beat = time.monotonic()
 
     async with Client(target, concurrency=config.writes) as client:
+        metrics.sent(client.requests)
         controller = Controller(client, config, metrics)
 
         def healthy() -> str:

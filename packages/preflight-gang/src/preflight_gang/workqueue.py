@@ -20,11 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class Queue(Generic[K]):
-    """Add from anywhere in the event loop; any number of :meth:`work` loops take."""
+    """Add from anywhere in the event loop; any number of :meth:`work` loops take.
 
-    def __init__(self) -> None:
+    ``rest``: seconds from one look at a thing to the next, however often it changes meanwhile.
+    """
+
+    def __init__(self, rest: Callable[[K], float] = lambda _: 0.0) -> None:
+        self._rest = rest
         self._ready: dict[K, None] = {}  # a set in the order of coming
-        self._busy: set[K] = set()
+        self._busy: set[K] = set()  # being looked at, or resting
+        self._resting: list[tuple[float, int, K]] = []
         self._later: list[tuple[float, int, K]] = []
         self._serial = 0
         self._bell = anyio.Event()
@@ -56,7 +61,8 @@ class Queue(Generic[K]):
                 log.warning("will be tried again", extra={"about": {"gang": str(key), "error": str(error)}})
                 again = retry
             finally:
-                self._busy.discard(key)
+                self._serial += 1
+                heapq.heappush(self._resting, (time.monotonic() + self._rest(key), self._serial, key))
                 self._bell.set()
             if again is not None:
                 self.add_after(key, again)
@@ -64,6 +70,8 @@ class Queue(Generic[K]):
     async def _take(self) -> K:
         while True:
             now = time.monotonic()
+            while self._resting and self._resting[0][0] <= now:
+                self._busy.discard(heapq.heappop(self._resting)[2])
             while self._later and self._later[0][0] <= now:
                 self._ready[heapq.heappop(self._later)[2]] = None
             for key in self._ready:
@@ -72,5 +80,6 @@ class Queue(Generic[K]):
                     self._busy.add(key)
                     return key
             self._bell = anyio.Event() if self._bell.is_set() else self._bell
-            with anyio.move_on_after(max(0.0, self._later[0][0] - now) if self._later else None):
+            due = [heap[0][0] - now for heap in (self._later, self._resting) if heap]
+            with anyio.move_on_after(max(0.0, min(due)) if due else None):
                 await self._bell.wait()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
@@ -66,7 +66,9 @@ class Leader:
                 f"the gang's control port {self._port} on {self._address} cannot be opened ({error.strerror or error}); another process of this host network may hold it.",
             ) from None
         async with listener, anyio.create_task_group() as group:
-            group.start_soon(listener.serve, self._welcome)
+            for one in listener.listeners:
+                assert isinstance(one, SocketListener)
+                group.start_soon(self._serve, one, group)
             verdict = await self._conduct(hello_within, round_within, step)
             await self._tell(verdict)
             group.cancel_scope.cancel()
@@ -144,11 +146,20 @@ class Leader:
 
     # --- connections
 
+    async def _serve(self, listener: SocketListener, group: TaskGroup) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError:  # a connection that was gone again, or no descriptor left just now
+                await anyio.sleep(0.05)
+                continue
+            group.start_soon(self._welcome, stream)
+
     async def _welcome(self, stream: SocketStream) -> None:
         """One connection, from its first byte to its last. Nothing that a stranger does gets out of here."""
         try:
             one = await self._prove(stream)
-        except (Closed, NotAuthentic, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except Exception:  # whatever it is: it came from somebody who has proven nothing
             one = None
         if one is None:
             await anyio.aclose_forcefully(stream)
@@ -171,7 +182,7 @@ class Leader:
 
     async def _prove(self, stream: SocketStream) -> tuple[Channel, Hello] | None:
         """A member's channel and hello; None for a stranger, or for one that had to make room."""
-        address = str(stream.extra(SocketAttribute.remote_address)[0])  # noqa: S610 (a socket's attribute)
+        address = str(stream.extra(SocketAttribute.remote_address, [""])[0])  # noqa: S610 (a socket's attribute; none after a reset)
         result = None
         with anyio.CancelScope() as scope:
             self._make_room(address)

@@ -20,6 +20,8 @@ MANY = 32
 """From so many values on, their own spread says how far below the reference noise alone can reach."""
 EVIDENCE = 3
 """Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+FLAKY = 0.03
+"""Share of the matchings' edges that may be bad between known-good ends before bad edges count as common."""
 CHANCE = 0.01
 """What the number of healthy nodes with that much evidence may come to by chance, where good nodes have bad edges too."""
 FEW = 3
@@ -166,11 +168,11 @@ class Evidence:
     def enough(self) -> int:
         """How many rounds must speak against a suspect: more than :data:`EVIDENCE` where bad edges come by themselves.
 
-        Bad edges of the matchings between known-good ends are a share p of all; that p^k comes true by chance for some
-        node of the gang must stay unlikely.
+        Those are the bad edges of the matchings between known-good ends. Up to :data:`FLAKY` of all (and up to two) they
+        are chance; beyond, their share p says how many it takes until p^k is unlikely for every node of the gang.
         """
         alone = sum(1 for edges in self.among_good.values() for edge in edges if edge.role is Role.MATCH)
-        if not alone:
+        if alone <= max(2, FLAKY * self.matching):
             return EVIDENCE
         return max(EVIDENCE, ceil(log(CHANCE / self.map.size) / log(min(0.5, alone / self.matching))))
 

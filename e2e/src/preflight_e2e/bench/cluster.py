@@ -1,0 +1,188 @@
+"""The cluster of the gang bench: members as the webhook leaves them, addresses as kubelets write them, and who watches."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .load import BenchError
+
+__all__ = ["PREFIX", "Server", "Told", "addressed", "member"]
+
+PREFIX = "preflight.nvsentinel.nvidia.com/"
+_WRITERS = 8
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Server:
+    """An API server; ``ca`` where it speaks TLS, ``token`` where it asks for one."""
+
+    url: str
+    ca: str | None = None
+    token: str | None = None
+
+    def connect(self) -> http.client.HTTPConnection:
+        url = urlsplit(self.url)
+        assert url.hostname is not None
+        if self.ca is None:
+            return http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        context = ssl.create_default_context(cafile=self.ca)
+        return http.client.HTTPSConnection(url.hostname, url.port, context=context, timeout=60)
+
+    def headers(self, kind: str = "application/json") -> dict[str, str]:
+        return {"Content-Type": kind} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One request, its answer decoded. Raises :class:`BenchError`."""
+        connection = self.connect()
+        connection.request(method, path, None if body is None else json.dumps(body), self.headers())
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        if answer.status >= 300:
+            raise BenchError(f"{self.url}: {method} {path} was answered {answer.status} {data[:200]!r}.")
+        return json.loads(data)
+
+    def burst(self, method: str, requests: Iterable[tuple[str, Any]], kind: str = "application/json") -> float:
+        """Send (path, body) after (path, body) over a few connections; when the last was answered, by the monotonic clock."""
+        waiting, lock = iter([(path, json.dumps(body)) for path, body in requests]), threading.Lock()
+
+        def send() -> float:
+            connection, headers, last = self.connect(), self.headers(kind), 0.0
+            while True:
+                with lock:
+                    path, body = next(waiting, (None, None))
+                if path is None:
+                    connection.close()
+                    return last
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                said = answer.read()
+                last = time.monotonic()
+                if answer.status >= 300:
+                    raise BenchError(f"{self.url}: {method} {path} was answered {answer.status} {said[:200]!r}.")
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            return max(one.result() for one in [pool.submit(send) for _ in range(_WRITERS)])
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Pod
+
+
+class Told:
+    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``, both by pod name."""
+
+    def __init__(self, server: Server, namespace: str) -> None:
+        self.rosters: dict[str, str] = {}
+        self.at: dict[str, float] = {}
+        self._connection, path = server.connect(), f"/api/v1/namespaces/{namespace}/pods"
+        version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        self._connection.request("GET", f"{path}?watch=true&resourceVersion={version}", headers=server.headers())
+        self._answer = self._connection.getresponse()
+        self._ended = False
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def wait(self, done: Callable[[dict[str, str]], bool], seconds: float) -> None:
+        """Until the rosters are so. Raises :class:`BenchError` when they are not in time."""
+        end = time.monotonic() + seconds
+        while not done(self.rosters):
+            if time.monotonic() > end:
+                raise BenchError(f"{len(self.rosters)} pods were told something within {seconds:g} s; not what was waited for.")
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self._ended = True
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(2)
+        self._thread.join()
+        self._connection.close()
+
+    def _watch(self) -> None:
+        decoder = msgspec.json.Decoder(_Event)
+        try:
+            while line := self._answer.readline():
+                pod = decoder.decode(line).object.metadata
+                roster = pod.annotations.get(PREFIX + "roster", "")
+                if roster and self.rosters.get(pod.name) != roster:
+                    self.at[pod.name] = time.monotonic()
+                    self.rosters[pod.name] = roster
+        except (OSError, ValueError, http.client.HTTPException):
+            if not self._ended:
+                raise
+
+
+def member(namespace: str, gang: str, size: int, name: str) -> dict[str, Any]:
+    """A pod of a gang, as the webhook leaves it: dcgm-diag and nccl-allreduce injected, one stamp, no answer yet."""
+    stamp = {"v": 1, "id": gang, "source": "labels", "config_map": f"preflight-{gang}", "takes_part": True, "size": size}
+    digest = hashlib.sha256(f"{namespace}\0{gang}".encode()).hexdigest()[:16]
+    mounts = [{"name": "preflight-gang-config", "mountPath": "/etc/preflight"}]
+    env = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(12)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {PREFIX + "checked": "true", PREFIX + "gang": digest, "job-name": gang},
+            "annotations": {PREFIX + "gang": json.dumps(stamp), PREFIX + "roster": ""},
+        },
+        "spec": {
+            "nodeName": f"node-{name}",
+            "restartPolicy": "Never",
+            "initContainers": [
+                {"name": "preflight-dcgm-diag", "image": "x", "env": env},
+                {"name": "preflight-nccl-allreduce", "image": "x", "env": env, "volumeMounts": mounts},
+            ],
+            "containers": [{"name": "train", "image": "x", "env": env}],
+            "volumes": [{"name": "preflight-gang-config", "emptyDir": {}}],
+        },
+    }
+
+
+def addressed(number: int) -> dict[str, Any]:
+    """The status with which a kubelet tells a pod's address: the first check runs."""
+    ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    running = {"running": {"startedAt": "2026-11-21T08:00:00Z"}}
+    checks = [
+        {"name": "preflight-dcgm-diag", "state": running, "image": "x", "imageID": "x", "ready": False},
+        {
+            "name": "preflight-nccl-allreduce",
+            "state": {"waiting": {"reason": "PodInitializing"}},
+            "image": "x",
+            "imageID": "x",
+            "ready": False,
+        },
+    ]
+    common = {"restartCount": 0}
+    return {
+        "status": {
+            "phase": "Pending",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "initContainerStatuses": [one | common for one in checks],
+        }
+    }

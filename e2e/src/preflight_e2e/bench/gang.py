@@ -1,0 +1,245 @@
+"""How fast the real `preflight-gang run` tells a gang: from the last member's address to the last member's roster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+
+from .cluster import Server, Told, addressed, member
+from .load import BenchError
+
+__all__ = ["add_arguments", "run"]
+
+SIZES = (2, 16, 64, 256, 512, 1000, 2000, 4000)
+WATCHED, HELD = 10_000, 100_000
+"""Stamped pods that the controller mirrors, of all pods that the double holds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", type=_sizes, default=SIZES, metavar="N,N…", help=f"gang sizes ({','.join(map(str, SIZES))})")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
+
+
+def run(args: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        figures: dict[str, Any] = {"sizes": {}}
+        with api_server(folder) as server, controller(server, folder) as running:
+            for size in args.sizes:
+                measured = one_gang(server, running, size)
+                figures["sizes"][str(size)] = measured
+                print(
+                    f"{size:5} pods: {measured['seconds']:7.3f} s  {measured['configmap_writes']} ConfigMap write(s)"
+                    f"  {measured['roster_writes']} roster writes  {measured['bytes_sent']:,} bytes sent",
+                    flush=True,
+                )
+            figures["hundred_gangs_of_16_seconds"] = many_gangs(server, 100, 16)
+            print(f"100 gangs of 16: {figures['hundred_gangs_of_16_seconds']:.3f} s", flush=True)
+        if args.memory:
+            figures["rss_mb_10000_pods"] = memory(folder)
+            print(f"{WATCHED:,} stamped pods of {HELD:,}: {figures['rss_mb_10000_pods']} MB at most", flush=True)
+    print(json.dumps({"gang": figures}))
+    if args.json:
+        args.json.write_text(json.dumps({"gang": figures}, indent=1) + "\n")
+    return 0
+
+
+def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
+    """All members of one gang get their addresses in a burst."""
+    namespace = f"bench-{size}"
+    pods = created(server, namespace, [(f"gang-{size}", size)])
+    before = running.metrics()
+    told = Told(server, namespace)
+    try:
+        last = address(server, namespace, pods)
+        told.wait(lambda rosters: _sealed(rosters) == size, 120)
+    finally:
+        told.close()
+    ranks = {json.loads(roster)["rank"] for roster in told.rosters.values()}
+    if ranks != set(range(size)):
+        raise BenchError(f"{size} pods were told {len(ranks)} different ranks; nothing was measured.")
+    after = quiet(running)
+    removed(server, namespace)
+    written = 'preflight_gang_writes_total{kind="%s",result="written"}'
+    return {
+        "seconds": round(max(told.at.values()) - last, 3),
+        "configmap_writes": int(after.get(written % "configmap", 0) - before.get(written % "configmap", 0)),
+        "roster_writes": int(after.get(written % "roster", 0) - before.get(written % "roster", 0)),
+        "bytes_sent": int(sum(_sent(after).values()) - sum(_sent(before).values())),
+    }
+
+
+def quiet(running: Controller) -> dict[str, float]:
+    """Its metrics when it has nothing more to write: what is told is seen before its answer is counted."""
+    before = running.metrics()
+    while True:
+        time.sleep(0.5)
+        after = running.metrics()
+        if _sent(after) == _sent(before):
+            return after
+        before = after
+
+
+def many_gangs(server: Server, gangs: int, size: int) -> float:
+    namespace = f"bench-{gangs}x{size}"
+    pods = created(server, namespace, [(f"gang-{i}", size) for i in range(gangs)])
+    told = Told(server, namespace)
+    try:
+        last = address(server, namespace, pods)
+        told.wait(lambda rosters: _sealed(rosters) == gangs * size, 120)
+    finally:
+        told.close()
+    removed(server, namespace)
+    return round(max(told.at.values()) - last, 3)
+
+
+def memory(folder: Path) -> float:
+    """The controller's memory at its peak, when it has mirrored what is stamped of a large cluster."""
+    with ApiDouble() as double:
+        double.within(lambda: double.create("namespaces", {"metadata": {"name": "many"}}))
+        size = 16
+        for start in range(0, HELD, 1000):
+
+            def create(start: int = start) -> None:
+                for number in range(start, start + 1000):
+                    pod = member("many", f"gang-{number // size}", size, f"pod-{number}")
+                    if number >= WATCHED:
+                        del pod["metadata"]["labels"], pod["metadata"]["annotations"]
+                    double.create("pods", pod)
+
+            double.within(create)
+            double.within(double.compact)
+        server = Server(double.url)
+        with controller(server, folder) as running:
+            for number in range(100):  # it is awake and at work
+                server.call("GET", f"/api/v1/namespaces/many/pods/pod-{number}")
+            return running.peak_mb()
+
+
+def created(server: Server, namespace: str, gangs: list[tuple[str, int]]) -> list[str]:
+    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    pods = [member(namespace, gang, size, f"{gang}-{i}") for gang, size in gangs for i in range(size)]
+    server.burst("POST", ((f"/api/v1/namespaces/{namespace}/pods", pod) for pod in pods))
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def address(server: Server, namespace: str, pods: list[str]) -> float:
+    """Give each pod its address, as fast as the API server takes them; when the last was taken."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    writes = ((f"{path}/{name}/status", addressed(number)) for number, name in enumerate(pods, 1))
+    return server.burst("PATCH", writes, "application/merge-patch+json")
+
+
+def removed(server: Server, namespace: str) -> None:
+    """Nothing of it may cost the next measurement anything."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    names = [item["metadata"]["name"] for item in server.call("GET", path)["items"]]
+    server.burst("DELETE", ((f"{path}/{name}", {"gracePeriodSeconds": 0}) for name in names))
+    time.sleep(1)  # the controller hears of it
+
+
+def _sealed(rosters: dict[str, str]) -> int:
+    return sum('"answer":"sealed"' in roster for roster in list(rosters.values()))
+
+
+def _sent(metrics: dict[str, float]) -> dict[str, float]:
+    """By verb; not what renews the lease."""
+    verbs = {verb: f'preflight_gang_sent_bytes_total{{verb="{verb}"}}' for verb in ("create", "patch")}
+    return {verb: metrics.get(name, 0.0) for verb, name in verbs.items()}
+
+
+@contextmanager
+def api_server(folder: Path) -> Iterator[Server]:
+    """A real one where its binaries are, else the double; says which."""
+    binaries = assets()
+    if binaries is None:
+        print(f"{ASSETS} is not set: measured against the API double, which is no API server's speed", flush=True)
+        with ApiDouble() as double:
+            yield Server(double.url)
+        return
+    home = folder / "apiserver"
+    home.mkdir()
+    with ApiServer(home, binaries) as real:
+        print(f"measured against kube-apiserver of {binaries}, etcd without fsync, all on this machine", flush=True)
+        yield Server(real.server, str(real.ca), real.token)
+
+
+class Controller:
+    """The process, and what its plain port and the kernel say of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process, self._port = process, port
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}") as answer:
+            return str(answer.read().decode())
+
+    def metrics(self) -> dict[str, float]:
+        rows = (row.rpartition(" ") for row in self.get("/metrics").splitlines() if not row.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+    def peak_mb(self) -> float:
+        rows = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return round(int(next(row for row in rows if row.startswith("VmHWM")).split()[1]) / 1024, 1)
+
+
+@contextmanager
+def controller(server: Server, folder: Path) -> Iterator[Controller]:
+    """One replica as it runs in a cluster, at its default configuration, leading."""
+    program = shutil.which("preflight-gang")
+    if program is None:
+        raise BenchError("preflight-gang is not on PATH; run this with `nox -s bench`.")
+    user = {"token": server.token} if server.token else {}
+    kubeconfig = write_kubeconfig(folder / "kubeconfig", server.url, ca=Path(server.ca) if server.ca else None, user=user)
+    log = folder / "controller.log"
+    command = [program, "run", "--namespace", "default", "--host", "127.0.0.1", "--port", "0"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)})
+    try:
+        running = Controller(process, _port(process, log))
+        end = time.monotonic() + 120
+        while not _ready(running):
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchError(f"preflight-gang does not lead: {log.read_text()[-300:]}")
+            time.sleep(0.1)
+        yield running
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    while not (lines := log.read_text().splitlines()):
+        if process.poll() is not None:
+            raise BenchError(f"preflight-gang ended with status {process.returncode} at its start.")
+        time.sleep(0.05)
+    return int(json.loads(lines[0])["port"])
+
+
+def _ready(running: Controller) -> bool:
+    try:
+        running.get("/readyz")
+    except urllib.error.HTTPError:
+        return False
+    return running.metrics().get("preflight_gang_leader") == 1

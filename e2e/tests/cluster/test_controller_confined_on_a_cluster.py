@@ -1,0 +1,207 @@
+"""What the API server lets the gang controller write, with its own token. Needs KUBECONFIG; no image and no node is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes import client
+from preflight_e2e.actors import (
+    CHECKED,
+    GANG,
+    LEASE,
+    MANAGED_BY,
+    OURS,
+    RECORD,
+    ROSTER,
+    Patch,
+    Place,
+    add,
+    annotation,
+    label,
+    prepared,
+    remove,
+    said,
+)
+from preflight_e2e.installed import Installed, until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:
+    admission, name = place.installed.admission, place.installed.name
+    for suffix in ("controller-pods", "controller-configmaps", "reserved", "records"):
+
+        def checked(policy: str = f"{name}-{suffix}") -> Any:
+            return admission.read_validating_admission_policy(policy).status.type_checking
+
+        until(lambda checked=checked: checked() is not None, "type check")  # type: ignore[misc]
+        assert checked().expression_warnings is None
+
+
+# --- the controller
+
+
+def test_the_controller_tells_a_pod_its_answer(place: Place) -> None:
+    pod = place.pod()
+    patch: Patch = [
+        {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
+        {"op": "test", "path": annotation(ROSTER), "value": ""},
+        {"op": "replace", "path": annotation(ROSTER), "value": "{}"},
+        {"op": "add", "path": annotation(OURS + "node-instance-type"), "value": "p5.48xlarge"},
+    ]
+    assert place.controller.patch(pod, patch) == ""
+    assert place.read(pod).metadata.annotations[ROSTER] == "{}"
+    late = place.controller.patch(pod, patch)
+    assert late != "", "the second write rests on an answer that is there no more"
+    assert "ValidatingAdmissionPolicy" not in late
+
+
+OF_THE_CONTROLLER = {
+    "the workload's image": (add("/spec/containers/0/image", "evil:1"), "spec"),
+    "a check's image": (add("/spec/initContainers/1/image", "evil:1"), "spec"),
+    "a toleration": (add("/spec/tolerations/-", {"operator": "Exists"}), "spec"),
+    "the deadline": (add("/spec/activeDeadlineSeconds", 1), "spec"),
+    "a label": (add(label("app"), "other"), "labels"),
+    "a label of ours": (remove(label(CHECKED)), "labels"),
+    "a new label": (add(label("new"), "x"), "labels"),
+    "a foreign annotation": (add(annotation("team"), "other"), "annotation team"),
+    "a new foreign annotation": (add(annotation("new"), "x"), "annotation new"),
+    "a foreign annotation away": (remove(annotation("team")), "annotation team"),
+    "the gang annotation": (add(annotation(GANG), '{"v":1}'), "annotation " + GANG),
+    "the gang annotation away": (remove(annotation(GANG)), "annotation " + GANG),
+    "all annotations": (remove("/metadata/annotations"), "annotation " + GANG),
+    "a finalizer": (add("/metadata/finalizers", ["example.com/hold"]), "finalizers"),
+    "an owner": (
+        add("/metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]),
+        "ownerReferences",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", OF_THE_CONTROLLER)
+def test_the_controller_changes_nothing_else_of_a_pod(place: Place, change: str) -> None:
+    patch, part = OF_THE_CONTROLLER[change]
+    pod = place.pod()
+    answer = place.controller.patch(pod, patch)
+    assert f"Pod {place.namespace}/{pod.metadata.name}: the gang controller may change nothing but" in answer
+    assert part in answer.partition("but this request changes ")[2]
+
+
+def test_the_controller_writes_to_no_pod_that_is_not_stamped(place: Place) -> None:
+    pod = place.pod(labels={"app": "web"})
+    answer = place.controller.patch(pod, add(annotation(ROSTER), "{}"))
+    assert f"Pod {place.namespace}/{pod.metadata.name} carries neither the label {CHECKED} nor {GANG}" in answer
+
+
+def test_the_controller_keeps_a_gangs_record(place: Place) -> None:
+    api = place.controller.api
+    made = api.create_namespaced_config_map(place.namespace, place.configmap("preflight-job", RECORD))
+    made.data["peers"] = "a:10.0.0.1"
+    api.replace_namespaced_config_map(made.metadata.name, place.namespace, made)
+    api.delete_namespaced_config_map(made.metadata.name, place.namespace)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("training-data", RECORD),
+        ("preflight-job", {}),
+        ("preflight-job", {MANAGED_BY: "Helm"}),
+    ],
+)
+def test_the_controller_creates_no_configmap_but_records(place: Place, name: str, labels: dict[str, str]) -> None:
+    body = place.configmap(name, labels)
+    answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
+    assert "the gang controller may write only ConfigMaps whose name begins with preflight-" in answer
+
+
+def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(place: Place) -> None:
+    body = {"metadata": {"generateName": "train-", "labels": RECORD}}
+    answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
+    assert "the gang controller may write only ConfigMaps" in answer
+
+
+@pytest.mark.parametrize("name", ["training-data", "preflight-notes"])
+@pytest.mark.parametrize("write", ["replace", "delete"])
+def test_the_controller_takes_over_no_configmap_of_a_tenant(place: Place, name: str, write: str) -> None:
+    api, namespace = place.controller.api, place.namespace
+    theirs = place.installed.api.create_namespaced_config_map(namespace, place.configmap(name, {"app": "train"}))
+    theirs.metadata.labels[MANAGED_BY] = "preflight-gang"
+    found = theirs.metadata.name
+    answer = said(
+        (lambda: api.replace_namespaced_config_map(found, namespace, theirs))
+        if write == "replace"
+        else (lambda: api.delete_namespaced_config_map(found, namespace))
+    )
+    assert f"ConfigMap {namespace}/{found}: the gang controller may write only" in answer
+
+
+def test_the_controller_gives_no_record_away(place: Place) -> None:
+    api = place.controller.api
+    made = api.create_namespaced_config_map(place.namespace, place.configmap("preflight-job", RECORD))
+    made.metadata.labels = {}
+    answer = said(lambda: api.replace_namespaced_config_map(made.metadata.name, place.namespace, made))
+    assert "is, and was, preflight-gang" in answer
+
+
+def test_the_controller_cannot_change_its_own_configuration(place: Place) -> None:
+    name = place.installed.name
+    found = place.controller.api.read_namespaced_config_map(name, name)
+    answer = said(lambda: place.controller.api.replace_namespaced_config_map(name, name, found))
+    assert "the gang controller may write only ConfigMaps" in answer
+
+
+def test_the_controller_holds_one_lease(place: Place) -> None:
+    coordination, name = place.controller.coordination, place.installed.name
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
+    other = {"metadata": {"name": "other"}}
+    coordination.create_namespaced_lease(name, other)
+    assert "forbidden" in said(lambda: coordination.read_namespaced_lease("other", name))
+    assert "forbidden" in said(lambda: coordination.create_namespaced_lease(place.namespace, other))
+
+
+def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed) -> None:
+    coordination, name = prepared(fresh).controller.coordination, fresh.name
+    leases: Any = client.CoordinationV1Api()
+    leases.delete_namespaced_lease(LEASE, name)
+    coordination.create_namespaced_lease(name, {"metadata": {"name": LEASE}})
+    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
+
+
+# --- the release
+
+
+def test_an_upgrade_exempts_somebody_and_the_leader_stays(fresh: Installed) -> None:
+    place = prepared(fresh)
+    coordination, name, pod = place.controller.coordination, fresh.name, place.pod()
+    lease = coordination.read_namespaced_lease(LEASE, name)
+    lease.spec = {"holderIdentity": "somebody", "leaseTransitions": 3}
+    coordination.replace_namespaced_lease(LEASE, name, lease)
+    forged = add(annotation(ROSTER), "{}")
+    assert place.tenant.patch(pod, forged) != ""
+    values = fresh.gang_values()
+    tenant = f"system:serviceaccount:{place.namespace}:tenant"
+    values["preflight-gang"]["protection"]["exemptUsers"] = [tenant]
+    fresh.release.upgrade(values)
+    until(lambda: place.tenant.patch(pod, forged, dry_run="All") == "", "exemption")
+    kept = coordination.read_namespaced_lease(LEASE, name).spec
+    assert (kept.holder_identity, kept.lease_transitions) == ("somebody", 3)
+
+
+def test_uninstall_leaves_no_gang_controller_behind(fresh: Installed) -> None:
+    place = prepared(fresh)
+    place.installed.release.uninstall()
+    leases: Any = client.CoordinationV1Api()
+    for left in (
+        fresh.admission.list_validating_admission_policy,
+        fresh.admission.list_validating_admission_policy_binding,
+        fresh.rbac.list_cluster_role,
+        fresh.rbac.list_cluster_role_binding,
+    ):
+        assert [o.metadata.name for o in left().items if o.metadata.name.startswith(fresh.name)] == []
+    for left in (leases.list_namespaced_lease, fresh.rbac.list_namespaced_role, fresh.api.list_namespaced_service):
+        assert left(fresh.name).items == []
+    # What only the policies have kept apart is now the tenant's again.
+    pod = place.pod()
+    until(lambda: place.tenant.patch(pod, add(annotation(ROSTER), "{}"), dry_run="All") == "", "end of the policy")

@@ -1,0 +1,45 @@
+"""When the members of an incomplete gang are told who is missing: each such answer is a write a member.
+
+Pure: whoever asks says what time it is (seconds of a monotonic clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+__all__ = ["Pace"]
+
+FIRST: Final = 1.0
+"""Seconds, at least, that a new gang is given to complete before its members are told to wait: most do, and need one write."""
+NEXT: Final = 5.0
+"""Seconds, at least, between two rounds of telling who is still missing."""
+_FIRST_MEMBERS, _NEXT_MEMBERS = 200, 20
+"""Members a second for which a round is put off further: a large gang takes longer to come, and to be told."""
+SLICE: Final = 64
+"""Members told before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
+
+
+class Pace:
+    """Of one gang, from its first address at ``since`` until it is sealed."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self._begun: float | None = None
+        self._left: list[str] = []
+
+    def turn(self, waiting: Collection[str], now: float) -> tuple[list[str], float | None]:
+        """Who of ``waiting`` (uids) is told now, and after how many seconds to ask again (None: when something has changed)."""
+        if not self._left:
+            due = self._due(len(waiting))
+            if now < due:
+                return [], due - now
+            self._begun, self._left = now, list(waiting)
+        chosen, self._left = self._left[:SLICE], self._left[SLICE:]
+        still = set(waiting)
+        return [uid for uid in chosen if uid in still], 0.0 if self._left else None
+
+    def _due(self, members: int) -> float:
+        if self._begun is None:
+            return self.since + max(FIRST, members / _FIRST_MEMBERS)
+        return self._begun + max(NEXT, members / _NEXT_MEMBERS)
