@@ -83,7 +83,7 @@ def systemic(state: State, evidence: Evidence) -> str:
 
 def fabric(state: State, edges: Sequence[tuple[int, int]], boundary: str | None) -> str:
     where = f", all across the boundary of {boundary}" if boundary is not None else ""
-    return f"{gang(state)}; its nodes are good but {len(edges)} paths between them are not ({pairs(state, edges)}){where}: check the fabric."
+    return f"{gang(state)}; {len(edges)} paths between good nodes stay bad ({pairs(state, edges)}){where}: check the fabric."
 
 
 def crossing(state: State, share: float) -> str:
