@@ -104,8 +104,8 @@ class Agent:
                     await self._process.wait()
                 while not all(worker.gone for worker in self._workers.values()):
                     await self._news.wait()
-            if self._process is not None:
-                await self._process.aclose()
+            if self._process is not None and self._process.returncode is not None:
+                await self._process.aclose()  # which would wait for one that sits in the kernel
             shutil.rmtree(self._home, ignore_errors=True)
 
     async def run(
