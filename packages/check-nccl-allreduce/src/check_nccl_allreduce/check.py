@@ -42,34 +42,33 @@ class Equipment:
 
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
-    while True:
-        verdict = await _once(run)
-        if verdict is not None:
-            return verdict
-        run.progress("the gang changed before its run began; waiting for the new one")
-
-
-async def _once(run: Run[Settings]) -> Verdict | None:
-    """Join one generation; None when it ended before its run began."""
     environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
-        roster, equipment = await _gather(run)
-        assert roster.rank is not None
-        hello = Hello(
-            rank=roster.rank,
-            pod=run.kit.pod_name,
-            node=run.kit.node_name,
-            backend=equipment.backend,
-            workers=equipment.workers,
-            model=equipment.model,
-            fabric=run.settings.fabric,
-            unusual=tuple(unusual),
-            trouble=equipment.trouble,
-        )
-        ranks.join(roster, equipment.workers)
-        member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
-        verdict = await _take_part(run, roster, member, ranks)
-    return judge.verdict_of(verdict) if verdict is not None else None
+        while True:
+            verdict = await _once(run, ranks, tuple(unusual))
+            if verdict is not None:
+                return judge.verdict_of(verdict)
+            run.progress("the gang changed before its run began; waiting for the new one")
+
+
+async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> VerdictMessage | None:
+    """Join one generation; None when it ended before its run began."""
+    roster, equipment = await _gather(run)
+    assert roster.rank is not None
+    hello = Hello(
+        rank=roster.rank,
+        pod=run.kit.pod_name,
+        node=run.kit.node_name,
+        backend=equipment.backend,
+        workers=equipment.workers,
+        model=equipment.model,
+        fabric=run.settings.fabric,
+        unusual=unusual,
+        trouble=equipment.trouble,
+    )
+    ranks.join(roster, equipment.workers)
+    member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
+    return await _take_part(run, roster, member, ranks)
 
 
 async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:

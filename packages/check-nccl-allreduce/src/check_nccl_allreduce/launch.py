@@ -42,9 +42,8 @@ DEATH_WITHIN: Final = 10.0
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What a worker says: its pid first, then stages, then its numbers or its error."""
+    """What a worker says: which one it is, then stages, then its numbers or its error."""
 
-    pid: int | None = None
     rank: int | None = None
     local: int | None = None
     stage: str | None = None
@@ -58,7 +57,6 @@ class _Line(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Worker:
-    pid: int
     rank: int
     local: int
     stage: Stage = field(default_factory=lambda: Stage("launched"))
@@ -104,8 +102,8 @@ class Agent:
                     await self._process.wait()
                 while not all(worker.gone for worker in self._workers.values()):
                     await self._news.wait()
-            if self._process is not None:
-                await self._process.aclose()
+            if self._process is not None and self._process.returncode is not None:
+                await self._process.aclose()  # which would wait for one that sits in the kernel
             shutil.rmtree(self._home, ignore_errors=True)
 
     async def run(
@@ -219,9 +217,9 @@ class Agent:
 
     def _take(self, worker: _Worker | None, line: _Line) -> _Worker | None:
         if worker is None:
-            if line.pid is None or line.rank is None or line.local is None:
+            if line.rank is None or line.local is None:
                 return None
-            worker = self._workers[line.local] = _Worker(line.pid, line.rank, line.local)
+            worker = self._workers[line.local] = _Worker(line.rank, line.local)
         elif line.stage is not None:
             worker.stage = Stage(line.stage, line.iteration)
         elif line.times is not None or line.error is not None:

@@ -19,7 +19,7 @@ def main() -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = Link(os.environ[LINK])
-    link.say(pid=os.getpid(), rank=rank, local=local)
+    link.say(rank=rank, local=local)
     try:
         order = measure.Order(**json.loads(os.environ[ORDER]))
         done = measure.measure(
