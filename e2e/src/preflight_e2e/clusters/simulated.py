@@ -149,9 +149,13 @@ class SimulatedLab(Lab):
         folder = self.root / "stubs"
         folder.mkdir()
         into = [f"-I{PROTO.parent}", f"--python_out={folder}", f"--grpc_python_out={folder}", PROTO.name]
-        done = subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *into], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", *into], check=False, capture_output=True, text=True
+        )
         if done.returncode != 0:
-            raise LabError(f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); mend the file.")
+            raise LabError(
+                f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); mend the file."
+            )
         return folder
 
     def _node(self, name: str, environ: Mapping[str, str]) -> Node:
@@ -159,7 +163,9 @@ class SimulatedLab(Lab):
         for folder in ("var/run/nvsentinel", "pods"):
             (root / folder).mkdir(parents=True)
         number = 2 + self.nodes.index(name)
-        return Node(name, f"{self._network}.{number}", root, {**environ, "FAKE_NODE_JSON": str(root / "node.json")}, uuids(name))
+        return Node(
+            name, f"{self._network}.{number}", root, {**environ, "FAKE_NODE_JSON": str(root / "node.json")}, uuids(name)
+        )
 
     def _fake_node(self, node: Node, stubs: Path) -> None:
         environ = {
@@ -221,7 +227,9 @@ class SimulatedLab(Lab):
         self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports])
         told = ["--config", str(self.root / "preflight-gang.yaml")]
         self._start(gang, [str(self._program(gang)), "run", *told, *ports], {"KUBECONFIG": str(self.kubeconfig)})
-        serving = until("the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS)
+        serving = until(
+            "the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS
+        )
         url = f"https://127.0.0.1:{serving[0][0]}/mutate-pod"
         self.double.admit = Admission(
             self.double.api, url, folder / "ca.crt", lambda pod: unimplemented(pod, self.images)
@@ -276,7 +284,9 @@ class SimulatedLab(Lab):
     def namespace(self, name: str) -> str:
         # With a name of its own, so that ports which follow from it are this run's alone.
         name = f"{name}-{secrets.token_hex(3)}"
-        self.api.create_namespace({"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}})
+        self.api.create_namespace(
+            {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
+        )
         return name
 
     def remove_namespace(self, name: str) -> None:

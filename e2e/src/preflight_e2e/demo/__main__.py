@@ -29,10 +29,16 @@ DOUBLES = "API server, scheduler and kubelet (no containers: processes of this m
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="demo", description="Three gangs of GPU pods, two sick nodes, one missing member.")
-    parser.add_argument("--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component")
+    parser = argparse.ArgumentParser(
+        prog="demo", description="Three gangs of GPU pods, two sick nodes, one missing member."
+    )
+    parser.add_argument(
+        "--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
-    parser.add_argument("--report", type=Path, metavar="FILE", default=Path("report.html"), help="the page (%(default)s)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", default=Path("report.html"), help="the page (%(default)s)"
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGHUP, _interrupted)

@@ -24,8 +24,14 @@ def page(story: Story, scenario: Scenario, seconds: float) -> str:
     expected = "as expected" if story.as_expected else f"{len(story.problems)} differences from what was expected"
     sections = [
         _section("Verdicts", "What each pod's checks found, and what became of it.", _verdicts(story)),
-        _section("Timeline", "Each pod from its creation through its checks; seconds since the first pod was created.", _timeline(story)),
-        _section("Bandwidth", "Bus bandwidth that the NCCL checks measured, beside what it is held to.", _bandwidths(story)),
+        _section(
+            "Timeline",
+            "Each pod from its creation through its checks; seconds since the first pod was created.",
+            _timeline(story),
+        ),
+        _section(
+            "Bandwidth", "Bus bandwidth that the NCCL checks measured, beside what it is held to.", _bandwidths(story)
+        ),
         _section("HealthEvents", "As the nodes' platform connectors received them.", _events(story)),
         _section("Logs", "What `kubectl logs` shows of each check.", _logs(story)),
     ]
@@ -105,7 +111,9 @@ def _timeline(story: Story) -> str:
     whole = step * (int(longest / step) + 1)
     ticks = "".join(f'<span style="left:{100 * t / whole:.2f}%">{t}</span>' for t in range(0, whole + 1, step))
     rows = "".join(_lane(pod, whole, step) for pod in story.pods)
-    kinds = "".join(f'<span class="key"><i class="bar {kind}"></i>{kind}</span>' for kind in ("passed", "failed", "inconclusive"))
+    kinds = "".join(
+        f'<span class="key"><i class="bar {kind}"></i>{kind}</span>' for kind in ("passed", "failed", "inconclusive")
+    )
     return f'<p class="legend">{kinds}<span class="key"><i class="start"></i>the workload starts</span></p><div class="timeline"><div class="lane axis"><b></b><div class="track">{ticks}</div></div>{rows}</div>'
 
 
@@ -140,8 +148,16 @@ def _plot(name: str, measured: list[tuple[PodStory, CheckRun]]) -> str:
     most = 1.08 * max(values)
     rows = "".join(_measured(pod, check, most) for pod, check in measured)
     has_floor = any(c.floor is not None for _, c in measured)
-    about = "floor: below it the pod is held back; expected: healthy hardware" if has_floor else "no floor: gloo, the stand-in for GPUs and network, has none"
-    marks = '<span class="key"><i class="mark floor"></i>floor</span><span class="key"><i class="mark expected"></i>expected</span>' if has_floor else ""
+    about = (
+        "floor: below it the pod is held back; expected: healthy hardware"
+        if has_floor
+        else "no floor: gloo, the stand-in for GPUs and network, has none"
+    )
+    marks = (
+        '<span class="key"><i class="mark floor"></i>floor</span><span class="key"><i class="mark expected"></i>expected</span>'
+        if has_floor
+        else ""
+    )
     return f'<figure><figcaption><b>{escape(name)}</b> GB/s; {about}</figcaption><p class="legend">{marks}</p><div class="bars">{rows}</div></figure>'
 
 

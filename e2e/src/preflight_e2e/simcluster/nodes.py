@@ -35,7 +35,13 @@ LEAST_GRACE = 2.0
 MAX_MESSAGE = 4096
 
 _POD = {"containers", "initContainers", "volumes", "nodeName", "nodeSelector", "restartPolicy", "hostNetwork"}
-_IGNORED = {"terminationGracePeriodSeconds", "securityContext", "imagePullPolicy", "resources", "terminationMessagePolicy"}
+_IGNORED = {
+    "terminationGracePeriodSeconds",
+    "securityContext",
+    "imagePullPolicy",
+    "resources",
+    "terminationMessagePolicy",
+}
 _CONTAINER = {"name", "image", "command", "args", "env", "volumeMounts", "terminationMessagePath"}
 
 
@@ -135,9 +141,16 @@ class _Pod:
         self.gpus = node.allocate(gpus(pod))
         self.folders = {v["name"]: folder(v, self.root, node.root) for v in self.spec.get("volumes") or []}
         address = node.address if self.spec.get("hostNetwork") else kubelets.pod_address()
-        self.status: dict[str, Any] = {"phase": "Pending", "hostIP": node.address, "podIP": address, "startTime": _now()}
+        self.status: dict[str, Any] = {
+            "phase": "Pending",
+            "hostIP": node.address,
+            "podIP": address,
+            "startTime": _now(),
+        }
         self.containers = {
-            c["name"]: {k: c[k] for k in ("name", "image")} | {"imageID": "", "ready": False, "restartCount": 0} | _waiting()
+            c["name"]: {k: c[k] for k in ("name", "image")}
+            | {"imageID": "", "ready": False, "restartCount": 0}
+            | _waiting()
             for c in (*self._listed("initContainers"), *self._listed("containers"))
         }
 
@@ -224,7 +237,12 @@ class _Pod:
         log = self.kubelets.logs / f"{self.where[1]}.{container['name']}.{status['restartCount']}.log"
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *argv, env=self._environ(container, result), stdout=out, stderr=out, cwd=self.root, start_new_session=True
+                *argv,
+                env=self._environ(container, result),
+                stdout=out,
+                stderr=out,
+                cwd=self.root,
+                start_new_session=True,
             )
         self._end(status, {"state": {"running": {"startedAt": started}}, "started": True, "containerID": identity})
         try:
@@ -233,7 +251,11 @@ class _Pod:
             await _stop(process, max(LEAST_GRACE, self.spec.get("terminationGracePeriodSeconds", 30)))
             raise
         code = code if code >= 0 else 128 - code
-        end = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": result.read_text()[:MAX_MESSAGE]}
+        end = {
+            "exitCode": code,
+            "reason": "Completed" if code == 0 else "Error",
+            "message": result.read_text()[:MAX_MESSAGE],
+        }
         end |= {"startedAt": started, "finishedAt": _now(), "containerID": identity}
         self._end(status, {"state": {"terminated": end}, "ready": code == 0})
         return code
@@ -254,7 +276,11 @@ class _Pod:
             value = re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), value)
             values[variable["name"]] = re.sub(mounted, lambda found: found[1] + mounts[found[2]], value)
         temporary = mounts.get("/tmp", str(self.root))
-        visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(self.gpus), "TMPDIR": temporary, "PREFLIGHT_RESULT_PATH": str(result)}
+        visible = {
+            "NVIDIA_VISIBLE_DEVICES": ",".join(self.gpus),
+            "TMPDIR": temporary,
+            "PREFLIGHT_RESULT_PATH": str(result),
+        }
         return {**self.node.environ, **visible, **values}
 
 
