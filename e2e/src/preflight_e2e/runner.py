@@ -137,7 +137,7 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
     """End one check's process in place, as a crash would, once it is as far as ``when``."""
     container = f"preflight-{what.check}"
     until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
-    lab.execute(namespace, pod, container, ["kill", "-TERM", "1"])
+    lab.execute(namespace, pod, container, ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"])
 
 
 def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:

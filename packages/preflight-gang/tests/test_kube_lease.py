@@ -167,6 +167,23 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(client: Client, api: Ap
         tasks.cancel_scope.cancel()
 
 
+async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
+    target: Connection, client: Client, api: Api
+) -> None:
+    async with proxied(target) as (proxy, through), Client(through) as cut_off, anyio.create_task_group() as tasks:
+        one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "the first leads")
+        tasks.start_soon(two.run)
+        await anyio.sleep(2 * RETRY)  # the second has seen who leads
+        proxy.cut(refuse=True)
+        await client.delete(lease_path(api))
+        await until(lambda: two.leads, "the second leads")
+        assert not one.led[0].valid()
+        assert two.led[0].epoch > one.led[0].epoch
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(client: Client, api: Api) -> None:
     one = Candidate(client, api, "one")
     async with anyio.create_task_group() as tasks:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -50,8 +48,6 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
-PR_SET_CHILD_SUBREAPER = 36
-"""From linux/prctl.h."""
 
 
 class SimulatedLab(Lab):
@@ -62,7 +58,6 @@ class SimulatedLab(Lab):
 
     def __init__(self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]) -> None:
         self.say, self.nodes, self.environments = say, list(nodes), environments
-        _adopt_orphans()
         self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
         self.logs = self.root / "logs"
         self.logs.mkdir()
@@ -116,7 +111,6 @@ class SimulatedLab(Lab):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        _end_orphans()
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _background(self, what: str, work: Coroutine[Any, Any, None]) -> None:
@@ -325,24 +319,3 @@ def _free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _adopt_orphans() -> None:
-    """What a check leaves behind when it is killed becomes a child of this process, which ends it."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _end_orphans() -> None:
-    while children := _children():
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)  # its own children are ours then
-
-
-def _children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found

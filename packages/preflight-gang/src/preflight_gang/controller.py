@@ -59,8 +59,8 @@ class Controller:
         self._counted: dict[str, set[str]] = {}
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs: Queue[Key] = Queue(rest=lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
-        self.reports: Queue[str] = Queue()
+        self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
+        self.reports: Queue[str] = Queue("uid")
         self._objects = Objects(client, self._object_changed)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
