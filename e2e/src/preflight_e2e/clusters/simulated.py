@@ -48,6 +48,10 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
+LEAST_DISK = 50e6
+"""Bytes; a run of the demo was seen to write 1 MB."""
+LONGEST_FOLDER = 24
+"""Linux takes 107 bytes for a socket's name, of which the deepest one below needs 80."""
 
 
 class SimulatedLab(Lab):
@@ -58,14 +62,19 @@ class SimulatedLab(Lab):
 
     def __init__(self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]) -> None:
         self.say, self.nodes, self.environments = say, list(nodes), environments
-        self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
-        self.logs = self.root / "logs"
-        self.logs.mkdir()
+        if missing := [str(self._program(image)) for image in COMMANDS if not self._program(image).is_file()]:
+            raise LabError(f"{', '.join(missing)}: not there; run `nox -s demo`, which installs them.")
+        _room(Path(tempfile.gettempdir()))
         self._values: dict[str, Any] | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._exit = contextlib.ExitStack()
         self._network = self._exit.enter_context(_network())
         self._engine_port = _free_port(f"{self._network}.1")
+        self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
+        self._exit.callback(shutil.rmtree, self.root, ignore_errors=True)
+        self._exit.callback(self._end_processes)
+        self.logs = self.root / "logs"
+        self.logs.mkdir()
         self.history: list[tuple[float, dict[str, Any]]] = []
         """Every state of every pod, with the time (seconds since the epoch) at which it was written."""
         self.seen: Callable[[float, dict[str, Any]], None] = lambda *_: None
@@ -78,7 +87,9 @@ class SimulatedLab(Lab):
 
     def start(self) -> None:
         """The API double, its nodes and their fakes. Raises :class:`LabError`."""
-        self.double = self._exit.enter_context(ApiDouble())
+        self.double = self._exit.enter_context(
+            ApiDouble()
+        )  # its end, the first, is that of the kubelets, who end their pods
         self.kubeconfig = write_kubeconfig(self.root / "kubeconfig", self.double.url)
         config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
         self.api: Any = client.CoreV1Api()
@@ -102,7 +113,9 @@ class SimulatedLab(Lab):
 
     def close(self) -> None:
         """End every process, then remove every file."""
-        self._exit.close()  # the double's end is that of the kubelets, who end their pods
+        self._exit.close()
+
+    def _end_processes(self) -> None:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -111,7 +124,6 @@ class SimulatedLab(Lab):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        shutil.rmtree(self.root, ignore_errors=True)
 
     def _background(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -194,7 +206,8 @@ class SimulatedLab(Lab):
         """The JSON lines that a process has logged. Raises :class:`LabError` where it has ended."""
         text = (self.logs / f"{name}.log").read_text()
         if (status := self._processes[name].poll()) is not None:
-            raise LabError(f"{name} ended with status {status}: {text.strip()[-300:]}")
+            said = text.strip().splitlines()[-1:] or ["it said nothing"]
+            raise LabError(f"{name} ended with status {status}: {said[0][-300:]}")
         lines = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
@@ -297,6 +310,19 @@ class SimulatedLab(Lab):
             self.api.delete_namespaced_pod(pod.metadata.name, name)
         until(f"the pods of namespace {name} are gone", lambda: not pods())
         self.api.delete_namespace(name)
+
+
+def _room(folder: Path) -> None:
+    """Raises :class:`LabError` where ``folder`` cannot hold what a run writes, or names in it are too long for sockets."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_DISK:
+        raise LabError(
+            f"{folder}: {free / 1e6:.0f} MB are free, {LEAST_DISK / 1e6:.0f} are needed; free some, or set TMPDIR to another folder."
+        )
+    if len(str(folder)) > LONGEST_FOLDER:
+        raise LabError(
+            f"{folder}: too long for the names of sockets in it; set TMPDIR to a folder with at most {LONGEST_FOLDER} letters."
+        )
 
 
 @contextlib.contextmanager
