@@ -198,7 +198,7 @@ class Gang:
             "NCCL_ALLREDUCE_ITERATIONS": "3",
             "NCCL_ALLREDUCE_WARMUP": "1",
             "GANG_TIMEOUT": "40s",
-            "CHECK_TIMEOUT": "40s",
+            "CHECK_TIMEOUT": "50s",
             "TEST_HOME": str(home),
             "MASTER_PORT_GIVEN": str(self.master_port),
             "PYTHONPATH": str(Path(__file__).parent),

@@ -51,6 +51,8 @@ async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(cluster:
 
 async def test_a_gang_waits_for_its_pod_group_and_says_so(cluster: Cluster, leading: Leading) -> None:
     await members(cluster)
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
         assert any("PodGroup train does not exist yet" in said for said in roster.missing), roster.missing
@@ -102,6 +104,8 @@ async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workl
     async with leads(target):
         await cluster.pair(gang="train/workers", source="workloadRef", about="train", size=None, spec=spec)
         assert cluster.pods["pod-0"]["spec"]["workloadRef"] == spec["workloadRef"], "the server knows the field"
+        for name in ("pod-0", "pod-1"):
+            await cluster.test(name)
         waiting = await cluster.answered("wait", "pod-0", "pod-1")
         assert any("Workload train does not exist yet" in said for said in waiting[0].missing)
         path = "/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads"

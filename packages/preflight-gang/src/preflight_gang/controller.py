@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+import msgspec
 from preflight_proto import names
+from preflight_proto.roster import decode_roster
 from preflight_proto.stamp import ContractError, configmap_name
 
 from .config import Config
@@ -20,7 +22,7 @@ from .kube.client import Client
 from .kube.lease import Leadership
 from .kube.reflector import Change, Reflector
 from .lookup import Objects
-from .membership import Key, Member, key_of, member
+from .membership import Key, Member, Stage, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .pacing import Pace
@@ -209,8 +211,8 @@ class Controller:
             if gang is None:
                 return LOOK_AGAIN
             decision = decide(gang)
-        again = self._pace(key, decision.answers)
-        if not await writer.tell(gang, decision.answers):
+        again = self._pace(key, gang, decision.answers)
+        if not await writer.tell(gang, decision.answers, lambda one, roster: self._heard(key, one, roster)):
             return RETRY
         return OBSTRUCTED if gang.obstacle else again
 
@@ -232,16 +234,35 @@ class Controller:
             self._keep(found)
         return None
 
-    def _pace(self, key: Key, answers: dict[str, Answer]) -> float | None:
-        """Leave out the waits whose turn it is not; after how many seconds it is."""
-        waiting = [uid for uid, answer in answers.items() if answer.answer == "wait"]
+    def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
+        """Leave out the waits whose turn it is not; after how many seconds it is.
+
+        Who was never told anything and does not ask yet (its gang check does not run) is not told to wait: most gangs are complete
+        before their first member asks.
+        """
+        waiting: dict[str, bool] = {}
+        for one in gang.members:
+            answer = answers.get(one.uid)
+            if answer is None or answer.answer != "wait":
+                continue
+            if one.told is None and one.stage is not Stage.WAITING:
+                del answers[one.uid]
+            else:
+                told = one.told
+                waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
         if not waiting:
             return None
         now = time.monotonic()
         turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
-        for uid in set(waiting).difference(turn):
+        for uid in waiting.keys() - set(turn):
             del answers[uid]
         return again
+
+    def _heard(self, key: Key, one: Member, roster: str) -> None:
+        """What a member has been told just now; the watch says so, too, a moment later."""
+        members = self._members.get(key, {})
+        if (known := members.get(one.uid)) is not None:
+            members[one.uid] = msgspec.structs.replace(known, roster=roster, told=decode_roster(roster))
 
     def _sealed(self, key: Key) -> None:
         pace = self._paces.pop(key, None)

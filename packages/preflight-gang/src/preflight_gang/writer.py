@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -70,8 +70,11 @@ class Writer:
         except NotFound:
             return None
 
-    async def tell(self, gang: Gang, answers: Mapping[str, Answer]) -> bool:
-        """Write what each member has not been told yet, many at a time; False when some could not be reached."""
+    async def tell(self, gang: Gang, answers: Mapping[str, Answer], heard: Callable[[Member, str], None]) -> bool:
+        """Write what each member has not been told yet, many at a time; False when some could not be reached.
+
+        ``heard`` is called with each member that has been told, and with what.
+        """
         reached = True
 
         async def one(member: Member, patch: list[dict[str, Any]]) -> None:
@@ -79,6 +82,7 @@ class Writer:
             try:
                 await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
                 self._count("roster", "written")
+                heard(member, patch[-1]["value"])
             except (PreconditionFailed, NotFound):
                 # Another pod by now, or told something else meanwhile: the watch brings it.
                 self._count("roster", "stale")
