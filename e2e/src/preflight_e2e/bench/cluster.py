@@ -111,7 +111,9 @@ class Told:
         end = time.monotonic() + seconds
         while not done(self.rosters):
             if time.monotonic() > end:
-                raise BenchError(f"{len(self.rosters)} pods were told something within {seconds:g} s; not what was waited for.")
+                raise BenchError(
+                    f"{len(self.rosters)} pods were told something within {seconds:g} s; not what was waited for."
+                )
             time.sleep(0.005)
 
     def close(self) -> None:
@@ -137,7 +139,14 @@ class Told:
 
 def member(namespace: str, gang: str, size: int, name: str) -> dict[str, Any]:
     """A pod of a gang, as the webhook leaves it: dcgm-diag and nccl-allreduce injected, one stamp, no answer yet."""
-    stamp = {"v": 1, "id": gang, "source": "labels", "config_map": f"preflight-{gang}", "takes_part": True, "size": size}
+    stamp = {
+        "v": 1,
+        "id": gang,
+        "source": "labels",
+        "config_map": f"preflight-{gang}",
+        "takes_part": True,
+        "size": size,
+    }
     digest = hashlib.sha256(f"{namespace}\0{gang}".encode()).hexdigest()[:16]
     mounts = [{"name": "preflight-gang-config", "mountPath": "/etc/preflight"}]
     env = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(12)]

@@ -31,7 +31,9 @@ WATCHED, HELD = 10_000, 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=_sizes, default=SIZES, metavar="N,N…", help=f"gang sizes ({','.join(map(str, SIZES))})")
+    parser.add_argument(
+        "--sizes", type=_sizes, default=SIZES, metavar="N,N…", help=f"gang sizes ({','.join(map(str, SIZES))})"
+    )
     parser.add_argument("--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run)
@@ -211,7 +213,9 @@ def controller(server: Server, folder: Path) -> Iterator[Controller]:
     if program is None:
         raise BenchError("preflight-gang is not on PATH; run this with `nox -s bench`.")
     user = {"token": server.token} if server.token else {}
-    kubeconfig = write_kubeconfig(folder / "kubeconfig", server.url, ca=Path(server.ca) if server.ca else None, user=user)
+    kubeconfig = write_kubeconfig(
+        folder / "kubeconfig", server.url, ca=Path(server.ca) if server.ca else None, user=user
+    )
     log = folder / "controller.log"
     command = [program, "run", "--namespace", "default", "--host", "127.0.0.1", "--port", "0"]
     with log.open("wb") as out:
