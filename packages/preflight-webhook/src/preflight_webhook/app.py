@@ -75,7 +75,7 @@ class Admission:
                 send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid
             )
             return
-        self.state.metrics.decided(decision.result, time.perf_counter() - started)
+        self.state.metrics.decided(decision.label, time.perf_counter() - started)
         _tell(self.state.metrics, request, decision)
         await _respond(send, 200, answer, _JSON)
 

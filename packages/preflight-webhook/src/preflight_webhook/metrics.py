@@ -50,11 +50,13 @@ class Metrics:
             "preflight_gang_members", "Members of gangs, by what told their gang.", ["source"], registry=self.registry
         )
         results = ("injected", "stamped", "unchanged", "no-gpu", "no-checks", "windows", "denied")
-        self._results = {result: self.injections.labels(result) for result in results}
+        self._results: dict[str, Counter] = {result: self.injections.labels(result) for result in results}
         self._sources = {source: self.members.labels(source) for source in SOURCES}
 
     def decided(self, result: str, seconds: float) -> None:
-        self._results[result].inc()
+        if (counter := self._results.get(result)) is None:  # one with its reason
+            counter = self._results[result] = self.injections.labels(result)
+        counter.inc()
         self.latency.observe(seconds)
 
     def stamped(self, source: str) -> None:
