@@ -11,7 +11,11 @@ import subprocess, sys, time
 from preflight_e2e.demo import orphans
 orphans.adopt()
 # A child that leaves a grandchild behind, in a session of its own.
-leave = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
+leave = '''
+import subprocess
+silent = subprocess.DEVNULL
+print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=silent, stderr=silent).pid, flush=True)
+'''
 print(subprocess.run([sys.executable, "-c", leave], capture_output=True, text=True).stdout.strip())
 orphans.end()
 """
