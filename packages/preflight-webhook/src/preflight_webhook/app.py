@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from . import admission, logs, review
+from .claims import Claim, Ref
 from .config import Config
 from .decision import Decision
+from .lookups import Lookups, Unavailable
 from .metrics import CONTENT_TYPE, Metrics
 from .objects import Request
 
@@ -21,6 +23,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
+CONFINED_PATH: Final = PATH + "/confined"
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
+label, so nobody here has to ask for it."""
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. etcd takes objects of 1.5 MiB, and a review may hold two of them."""
 _JSON: Final = (b"content-type", b"application/json")
@@ -35,6 +40,7 @@ class State:
 
     config: Config
     metrics: Metrics = field(default_factory=Metrics)
+    lookups: Lookups | None = None
     ready: bool = False
     stopping: bool = False
 
@@ -60,13 +66,20 @@ class Admission:
             started = time.perf_counter()
             request = review.decode_review(body)
             uid = request.uid
-            decision = admission.decide(request.object, request.namespace, self.state.config)
+            config, confined = self.state.config, scope["path"] == CONFINED_PATH
+            decision = admission.decide(request.object, request.namespace, config, confined=confined)
+            if decision.needs:
+                claims = await self._claims(request.namespace, decision.needs)
+                decision = admission.decide(request.object, request.namespace, config, claims, confined=confined)
             answer = review.encode_answer(uid, decision)
         except _Refused as error:
             await self._refuse(send, error.status, error.message)
             return
         except review.BadReview as error:
             await self._refuse(send, 400, str(error), uid)
+            return
+        except Unavailable as error:
+            await self._refuse(send, 500, str(error), uid)  # of a 503 the API server does not show the user why
             return
         except Exception as error:
             # The API server applies its failurePolicy; the next request must find us alive.
@@ -78,6 +91,11 @@ class Admission:
         self.state.metrics.decided(decision.label, time.perf_counter() - started)
         _tell(self.state.metrics, request, decision)
         await _respond(send, 200, answer, _JSON)
+
+    async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
+        if self.state.lookups is None:
+            raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
+        return await self.state.lookups.claims(namespace, needs)
 
     async def _refuse(self, send: Send, status: int, message: str, uid: str = "") -> None:
         self.state.metrics.rejected.labels(str(status)).inc()
@@ -115,7 +133,7 @@ class Plain:
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
     """The whole body of an admission request, or why it is none."""
-    if scope["path"] != PATH:
+    if scope["path"] not in {PATH, CONFINED_PATH}:
         raise _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
     if scope["method"] != "POST":
         raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")

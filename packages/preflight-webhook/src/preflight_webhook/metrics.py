@@ -46,6 +46,13 @@ class Metrics:
             "When the serving certificate ends.",
             registry=self.registry,
         )
+        self.lookups = Counter(
+            "preflight_webhook_lookups",
+            "Resource claims asked for, by result: known (no request), found, absent, failed.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.claims_kept = Gauge("preflight_webhook_claims_kept", "Resource claims in memory.", registry=self.registry)
         self.members = Counter(
             "preflight_gang_members", "Members of gangs, by what told their gang.", ["source"], registry=self.registry
         )

@@ -16,8 +16,10 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
+from . import kube
 from .app import Admission, Plain, State
 from .config import Config
+from .lookups import Lookups
 from .tls import Certificate
 
 __all__ = ["Options", "PortTaken", "serve"]
@@ -85,6 +87,7 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
+    state.lookups = Lookups(kube.connection, state.metrics)
     admission = _Server(
         uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
     )
@@ -137,4 +140,5 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         await asyncio.gather(*tasks)
     finally:
         watcher.cancel()
+        await state.lookups.close()
         log.info("stopped")
