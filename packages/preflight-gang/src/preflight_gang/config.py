@@ -13,20 +13,44 @@ from preflight_proto.durations import parse_duration
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse"]
 
+TOPOLOGY_LABELS: Final = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "network.topology.nvidia.com/accelerator",
+    "network.topology.nvidia.com/block",
+    "network.topology.nvidia.com/leaf",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/datacenter",
+    "nvidia.com/gpu.clique",
+)
+"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator … datacenter) and its GPU feature discovery (clique) name them."""
+
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
+Label = Annotated[
+    str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
+]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What `preflight-gang run --config FILE` reads.
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
-    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once.
+    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``topologyLabels``
+    are those of a node that its pods are told.
     """
 
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
+    topology_labels: Annotated[tuple[Label, ...], Meta(max_length=64)] = TOPOLOGY_LABELS
 
     @property
     def lease_seconds(self) -> float:
