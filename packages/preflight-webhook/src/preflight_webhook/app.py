@@ -60,6 +60,13 @@ class Admission:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        self.state.metrics.in_flight += 1
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self.state.metrics.in_flight -= 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         uid = ""
         try:
             body = await _read(scope, receive)
@@ -88,9 +95,12 @@ class Admission:
                 send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid
             )
             return
-        self.state.metrics.decided(decision.label, time.perf_counter() - started)
-        _tell(self.state.metrics, request, decision)
-        await _respond(send, 200, answer, _JSON)
+        metrics = self.state.metrics
+        metrics.decided(decision.label, time.perf_counter() - started)
+        metrics.bytes_read += len(body)
+        metrics.bytes_sent += len(answer)
+        _tell(metrics, request, decision)
+        await _respond(send, 200, answer, _JSON, last=self.state.stopping)
 
     async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
         if self.state.lookups is None:
@@ -102,7 +112,7 @@ class Admission:
         log.warning(
             "request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}}
         )
-        await _respond(send, status, message.encode() + b"\n", _TEXT)
+        await _respond(send, status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
 class Plain:
@@ -159,8 +169,13 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _respond(send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes]) -> None:
+async def _respond(
+    send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes], *, last: bool = False
+) -> None:
+    """``last``: of this connection; the client's next request goes elsewhere."""
     headers = [content_type, (b"content-length", str(len(body)).encode())]
+    if last:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
