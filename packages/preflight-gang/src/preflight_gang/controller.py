@@ -16,7 +16,7 @@ from preflight_proto import names
 from preflight_proto.roster import decode_roster
 from preflight_proto.stamp import ContractError, configmap_name
 
-from .config import Config
+from .config import Config, sources_of
 from .kube.client import Client
 from .kube.lease import Leadership
 from .kube.reflector import Change, Reflector
@@ -29,7 +29,6 @@ from .reports import Reports
 from .sealing import Answer, Gang, decide
 from .sizes import Kind
 from .sizing import object_of, size
-from .sources import SOURCES
 from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
@@ -51,7 +50,8 @@ class Controller:
     """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
 
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
-        self._client, self._config, self._metrics = client, config, metrics
+        self._client, self._metrics = client, metrics
+        self._sources = sources_of(config)
         self._members: dict[Key, dict[str, Member]] = {}
         self._key_by_uid: dict[str, Key] = {}
         self._config_maps: dict[tuple[str, str], ConfigMap] = {}
@@ -59,7 +59,7 @@ class Controller:
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
         self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
         self.reports = Reports(client, config, metrics)
-        self._objects = Objects(client, self._object_changed)
+        self._objects = Objects(client, self._object_changed, self._sources)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
@@ -157,7 +157,7 @@ class Controller:
             if namespace and key[0] != namespace:
                 continue
             named = object_of(tuple(members.values()))
-            if named is not None and kind in SOURCES.get(named[0], ()) and (not name or named[1] == name):
+            if named is not None and kind in self._sources.get(named[0], ()) and (not name or named[1] == name):
                 self.gangs.add(key)
 
     # --- what the leader does
@@ -187,7 +187,7 @@ class Controller:
             id=raw,
             config_map=name,
             members=everyone,
-            sized=size(namespace, raw, everyone, self._objects.find),
+            sized=size(namespace, raw, everyone, self._objects.find, self._sources),
             record=record_in(self._config_maps.get((namespace, name))),
             obstacle=obstacle(obstructed_by),
         )
