@@ -73,15 +73,14 @@ def decide(
     Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
     pod = decode_pod(raw)
-    suspect = reserved.suspect(bytes(raw))
-    if suspect and (problem := reserved.misuse(pod)):
+    if problem := reserved.misuse(pod):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and detects(config):
         needs = tuple(dict.fromkeys(one for entry in pod.spec.resource_claims if (one := ref(entry))))
         if needs:
             return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
     known: Mapping[Ref, Claim | None] = claims or {}
-    if not suspect or not reserved.present(pod):
+    if not reserved.present(pod):
         return _judge(_facts(pod, namespace, config, known, confined), config)[0]
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
     now = msgspec.json.decode(raw)
@@ -137,9 +136,11 @@ def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> tuple[str, 
 
 
 class _Devices(NamedTuple):
-    """What a pod gets. ``counts``: extended resources; ``others``: what of it are no whole GPUs of its own."""
+    """What a pod gets. ``counts``: extended resources, ``gpus``: the GPUs among them; ``others``: what of it are no whole GPUs of
+    its own."""
 
     counts: dict[str, int]
+    gpus: dict[str, int]
     claims: tuple[str, ...]
     gpu_claims: tuple[str, ...]
     network: bool
@@ -170,8 +171,7 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         raise
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
-    gpus = {name: count for name, count in found.counts.items() if kind(name, config) != "network"}
-    gpus |= {f"claim {name}": 1 for name in found.gpu_claims}
+    gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
     if not checks:
         told = Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus)
         return _unchecked(facts, told)
@@ -180,10 +180,8 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     behind = any(check.placement == "last" for check in checks)
     last = _place(init, containers, resources, len(init)) if behind else first
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    amounts = [*facts.containers, *(raw for _, raw, _ in facts.init)] if facts.settings else ()
-    legacy = legacies(
-        facts.settings, tuple([_gets_gpus(raw, config, found.gpu_claims) for raw in amounts]), len(containers), config
-    )
+    gets = _who_gets_gpus(facts, init, containers, found) if facts.settings else ()
+    legacy = legacies(facts.settings, gets, len(containers), config)
     workload = Workload(
         devices=found.counts,
         claims=found.claims,
@@ -245,11 +243,20 @@ def _unresolved(facts: Facts, config: Config) -> str | None:
 
 
 def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _Devices:
-    counts = devices(accounts, (name for name in accounts if kind(name, config)))
-    kinds = {name: kind(name, config) for name in counts}
-    others = {one for one in kinds.values() if one in {"mig", "shared"}}
-    gpus: list[int | None] = [counts[name] if one == "gpu" else None for name, one in kinds.items() if one != "network"]
-    claims, gpu_claims, network = [], [], "network" in kinds.values()
+    counts = devices(accounts, [name for name in accounts if name not in COMPUTE])
+    own: dict[str, int] = {}
+    others: set[str] = set()
+    gpus: list[int | None] = []
+    network = False
+    claims, gpu_claims = [], []
+    for name, count in counts.items():
+        if (what := kind(name, config)) == "network":
+            network = True
+            continue
+        own[name] = count
+        gpus.append(count if what == "gpu" else None)
+        if what != "gpu":
+            others.add(what)
     for name, shared, claim in facts.claims:
         if claim is None:
             if config.unresolved_claims == "allow":
@@ -267,14 +274,25 @@ def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _
         network = network or gives.network
     known = [count for count in gpus if count is not None]
     expected = sum(known) if len(known) == len(gpus) else None
-    return _Devices(counts, tuple(claims), tuple(gpu_claims), network, expected, frozenset(others), bool(gpus))
+    return _Devices(counts, own, tuple(claims), tuple(gpu_claims), network, expected, frozenset(others), bool(gpus))
 
 
-@lru_cache(maxsize=4096)
-def _gets_gpus(raw: bytes, config: Config, gpu_claims: tuple[str, ...]) -> bool:
-    if any(demand.limit and kind(demand.resource, config) in {"gpu", "mig", "shared"} for demand in _demands(raw)):
-        return True
-    return bool(gpu_claims) and any(use.name in gpu_claims for use in _claims_of(raw))
+def _who_gets_gpus(
+    facts: Facts, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: _Devices
+) -> tuple[bool, ...]:
+    """Of each container, then of each init container."""
+    gets = []
+    for wanted in (*containers, *[step.demands for step in init]):
+        for demand in wanted:
+            if demand.resource in found.gpus and demand.request:
+                gets.append(True)
+                break
+        else:
+            gets.append(False)
+    if found.gpu_claims:
+        for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
+            gets[i] = gets[i] or any(use.name in found.gpu_claims for use in _claims_of(raw))
+    return tuple(gets)
 
 
 @lru_cache(maxsize=1024)

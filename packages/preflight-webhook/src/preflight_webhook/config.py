@@ -23,6 +23,7 @@ Name = Annotated[
     Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50, description="Lower-case letters, digits and '-'."),
 ]
 Image = Annotated[str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")]
+_NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 
 
@@ -80,7 +81,7 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
 
     @property
     def nccl(self) -> bool:
-        return self.name in {names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE}
+        return self.name in _NCCL
 
     @property
     def stays(self) -> bool:

@@ -97,20 +97,18 @@ def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: 
     """The checks for a pod that carries none of our containers."""
     made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most], dict[str, Any]] = {}
-    shm = topology = False
+    shm = nccl = False
     for check in checks:
         place = first if check.placement == "first" else last
         inherited = pod.inherited.get(check.name)
-        container = _container(
-            check, config, pod.expected, inherited, ipc_lock=pod.ipc_lock and check.nccl, reports=pod.reports
-        )
         amounts = check.placement, _most(check)
         if amounts not in resources:  # the same for most checks
             resources[amounts] = _resources(config, amounts[1], place.accounts, pod)
+        container = _container(check, config, pod.expected, inherited, pod.ipc_lock, pod.reports)
         made[check.placement].append({**container, "resources": resources[amounts]})
-        shm = shm or _own_shm(check, inherited)
-        topology = topology or check.nccl
-    volumes = _volumes(config, shm=shm, node=topology and _maps_topologies(config), reports=pod.reports)
+        if check.nccl:
+            nccl, shm = True, shm or _own_shm(check, inherited)
+    volumes = _volumes(config, shm, nccl and _maps_topologies(config), pod.reports)
     if pod.gang_config_map is not None:
         volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
     secrets = [name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pod.pull_secrets]
@@ -175,12 +173,11 @@ def _compute(name: str, account: Account, everyone: int, most: tuple[int, int], 
 
 
 @lru_cache(maxsize=1024)
-def _container(
+def _container(  # noqa: PLR0917
     check: CheckConfig,
     config: Config,
     expected: int | None,
     inherited: Inherited | None,
-    *,
     ipc_lock: bool,
     reports: bool,
 ) -> dict[str, Any]:
@@ -205,7 +202,7 @@ def _container(
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
         mounts += inherited.mounts
-    capabilities = {"add": ["IPC_LOCK"], "drop": ["ALL"]} if ipc_lock else _SECURITY["capabilities"]
+    capabilities = {"add": ["IPC_LOCK"], "drop": ["ALL"]} if ipc_lock and check.nccl else _SECURITY["capabilities"]
     made = {
         "name": names.container_name(check.name),
         "image": check.image,
@@ -270,7 +267,7 @@ def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _volumes(config: Config, *, shm: bool, node: bool, reports: bool) -> list[dict[str, Any]]:
+def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[str, Any]]:
     connector = config.platform_connector
     volumes: list[dict[str, Any]] = []
     if reports:

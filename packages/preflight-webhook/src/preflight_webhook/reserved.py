@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 from preflight_proto.names import CONTAINER_PREFIX, PREFIX, VOLUME_PREFIX
 
 from .objects import Pod
 from .review import decode_mounts
 
-__all__ = ["cleaned", "misuse", "present", "suspect"]
+__all__ = ["cleaned", "misuse", "present"]
 
-
-def suspect(raw: bytes) -> bool:
-    """Whether anything in the pod can bear a reserved name: a quick look, as in most pods nothing does."""
-    return b"preflight" in raw or b"\\u" in raw  # an escape could spell it
+_PREFIX: Final = VOLUME_PREFIX.encode()
 
 
 def present(pod: Pod) -> bool:
-    """Whether the pod carries anything under a reserved name; most pods do not."""
+    """Whether the pod carries anything under a reserved name; most pods do not, so plain loops: it is asked of every pod."""
     spec, metadata = pod.spec, pod.metadata
-    return (
-        any(c.name.startswith(CONTAINER_PREFIX) for c in spec.init_containers or ())
-        or any(c.name.startswith(CONTAINER_PREFIX) for c in spec.containers)
-        or any(v.name.startswith(VOLUME_PREFIX) for v in spec.volumes or ())
-        or any(key.startswith(PREFIX) for keys in (metadata.labels, metadata.annotations) for key in keys or ())
-    )
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            if container.name.startswith(CONTAINER_PREFIX):
+                return True
+    for volume in spec.volumes or ():
+        if volume.name.startswith(VOLUME_PREFIX):
+            return True
+    for entries in (metadata.labels, metadata.annotations):
+        for key in entries or ():
+            if key.startswith(PREFIX):
+                return True
+    return False
 
 
 def misuse(pod: Pod) -> str | None:
@@ -37,14 +40,14 @@ def misuse(pod: Pod) -> str | None:
     for container in pod.spec.containers:
         if container.name.startswith(CONTAINER_PREFIX):
             return f'spec.containers: the name "{container.name}" is reserved for preflight checks ("{CONTAINER_PREFIX}…"); rename the container.'
-    for section, containers in (
-        ("containers", pod.spec.containers),
-        ("initContainers", pod.spec.init_containers or []),
-    ):
-        for container in containers:
+    for section, containers in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers)):
+        for container in containers or ():
             if container.name.startswith(CONTAINER_PREFIX):
                 continue
-            for mount in decode_mounts(bytes(container.volume_mounts)):
+            raw = bytes(container.volume_mounts)
+            if _PREFIX not in raw and b"\\" not in raw:  # an escape could spell it
+                continue
+            for mount in decode_mounts(raw):
                 if mount.name.startswith(VOLUME_PREFIX):
                     return (
                         f'spec.{section}: container "{container.name}" mounts the volume "{mount.name}", which belongs to the preflight checks '

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -64,7 +64,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
 
 def encode_patch(patch: list[dict[str, Any]]) -> str:
     """A JSONPatch as an AdmissionReview carries it."""
-    return base64.b64encode(_encode(patch)).decode()
+    return binascii.b2a_base64(_encode(patch), newline=False).decode()
 
 
 def decode_resources(raw: bytes) -> Resources | None:

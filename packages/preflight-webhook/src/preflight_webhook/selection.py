@@ -45,8 +45,7 @@ def select(config: Config, asked: str | None, pod: Situation) -> tuple[list[Chec
         wanted, skipped = _asked(config.checks, asked)
     chosen = []
     for check in wanted:
-        cannot = sorted(pod.others.difference(check.supports))
-        if cannot:
+        if pod.others and (cannot := sorted(pod.others.difference(check.supports))):
             skipped.append(Skip(check.name, cannot[0], _OTHER_DEVICES[cannot[0]]))
         elif check.gang_wide and not pod.gang:
             skipped.append(
