@@ -14,10 +14,9 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 from check_nccl_allreduce.control import frames
-from check_nccl_allreduce.control.leader import Leader
-from check_nccl_allreduce.control.member import Measure, Member
-from check_nccl_allreduce.control.messages import Hello, Result, Stage, Start, Trouble, VerdictMessage, encode
-from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.control.leader import Leader, Rounds
+from check_nccl_allreduce.control.member import Member, Work
+from check_nccl_allreduce.control.messages import Hello, Order, Result, Stage, Start, Trouble, VerdictMessage, encode
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
@@ -40,7 +39,7 @@ def start(number: int = 1) -> Start:
     return Start(number, 29500, "gloo", 4096, 1, 0, 3, 10.0)
 
 
-async def sound(order: Start, changed: Callable[[Stage], None]) -> Result:
+async def sound(order: Order, changed: Callable[[Stage], None]) -> Result:
     changed(Stage("ready"))
     return Result(order.round, (0.1,), 1)
 
@@ -51,7 +50,7 @@ class Gang:
 
     size: int = 3
     port: int = field(default_factory=free_port)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: Rounds = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     verdicts: dict[int, VerdictMessage | Inconclusive] = field(default_factory=dict)
 
@@ -71,14 +70,14 @@ class Gang:
         )
 
     async def lead(self, *, hello_within: float = 10.0, over_within: float = 10.0, rounds: int = 1) -> None:
-        def step(hellos: object, done: list[Round]) -> Start | VerdictMessage:
+        def step(hellos: object, done: Rounds) -> Start | VerdictMessage:
             self.rounds = done
             return start(len(done) + 1) if len(done) < rounds else PASSED
 
         leader = Leader(self.roster(0), "127.0.0.1", self.said.append)
-        await leader.lead(hello_within, lambda: (over_within, over_within), step)
+        await leader.lead(hello_within, lambda _: (over_within, over_within), step)
 
-    async def member(self, rank: int, measure: Measure = sound, **changes: Any) -> None:
+    async def member(self, rank: int, measure: Work = sound, **changes: Any) -> None:
         one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append)
         try:
             self.verdicts[rank] = await one.take_part(5.0, measure)
@@ -115,7 +114,7 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
     gang = Gang(size=2)
     ended = []
 
-    async def stuck_once(order: Start, changed: Callable[[Stage], None]) -> Result:
+    async def stuck_once(order: Order, changed: Callable[[Stage], None]) -> Result:
         if order.round == 1:
             try:
                 await anyio.sleep_forever()
@@ -123,7 +122,7 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
                 ended.append(order.round)
         return Result(order.round, (0.1,), 1)
 
-    async def fails_once(order: Start, changed: Callable[[Stage], None]) -> Result:
+    async def fails_once(order: Order, changed: Callable[[Stage], None]) -> Result:
         return Result(order.round, trouble=Trouble("died", "RANK_DIED", "gone") if order.round == 1 else None)
 
     gang.run(lambda: gang.lead(rounds=2), lambda: gang.member(0, fails_once), lambda: gang.member(1, stuck_once))
@@ -256,7 +255,7 @@ def test_a_stranger_keeps_nobody_out_and_changes_nothing(act: Act) -> None:
             await anyio.sleep(0.01)
         await gang.member(1)
 
-    async def after_the_stranger(order: Start, changed: Callable[[Stage], None]) -> Result:
+    async def after_the_stranger(order: Order, changed: Callable[[Stage], None]) -> Result:
         await gone.wait()
         return await sound(order, changed)
 
