@@ -102,9 +102,13 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
     chosen = made(checks=["dcgm-diag", "ours"], topologyLabels=["example.com/rack"])
     config = yaml.safe_load(only(chosen, "ConfigMap")["data"]["config.yaml"])
     assert config == {
+        "auditInterval": "5m",
         "checks": ["dcgm-diag", "ours"],
+        "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease"],
+        "gpuResourceNames": ["nvidia.com/gpu"],
         "leaseDuration": "15s",
         "logLevel": "info",
+        "namespaces": [],
         "sources": [],
         "topologyLabels": ["example.com/rack"],
         "writes": 32,

@@ -6,7 +6,7 @@ Pure. The token and the ports are part of the record, so whoever leads when it i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +24,8 @@ PORT: Final = 29500
 """torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next one."""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
-"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range."""
+"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range. It is
+looked for from where a hash says, so that those who are looking at the same time seldom want the same."""
 
 _MAX_OWNERS: Final = 16
 _RECORD: Final = "members"
@@ -40,13 +41,15 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Seat, ...]
 
 
-def seal(gang: Gang, chosen: Sequence[Member], token: str) -> Record:
-    """The next generation of ``gang``, ranks in the order of ``chosen``."""
+def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int] = ()) -> Record:
+    """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports but those ``taken``."""
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
         digest = hashlib.sha256(f"{gang.namespace}\0{gang.id}\0{generation}".encode()).digest()
-        port = _HOST_PORTS[int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)]
+        first = int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)
+        pairs = [*_HOST_PORTS[first:], *_HOST_PORTS[:first]]
+        port = next((one for one in pairs if one not in taken), pairs[0])
     return Record(
         generation=generation,
         seats=tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen),

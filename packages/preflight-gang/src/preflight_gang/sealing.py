@@ -10,6 +10,7 @@ earlier life therefore ignores everything about N.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from preflight_proto.roster import Answer as Word
@@ -95,6 +96,8 @@ def decide(gang: Gang) -> Decision:
     return Decision(answers=answers | _forming(gang, forming, generation + 1))
 
 
+PEER_FAILED: Final = "PEER_FAILED"
+"""What a member ends with that was told to fail: it passes a cause on and is none."""
 _READY = frozenset({Stage.CHECKING, Stage.WAITING})
 
 
@@ -127,6 +130,8 @@ def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
     if now is None:
         return 4, f"{seat.name} is gone"
     if now.stage is Stage.FAILED and now.failure is not None:
+        if now.failure.code == PEER_FAILED:
+            return 5, _cause(now, now.failure)
         return (1 if now.failure.own else 0), _cause(now, now.failure)
     if now.stage is Stage.GONE:
         return 4, f"{seat.name} is gone: {now.why}"
