@@ -16,7 +16,8 @@ from preflight_e2e.facts import uuids
 from preflight_e2e.scenario import load
 from rich.console import Console
 
-SICK = uuids("node-c")[3]
+GPUS = uuids("node-c")
+SICK = GPUS[3]
 
 
 def state(name: str, node: str, phase: str, **checks: Any) -> dict[str, Any]:
@@ -43,7 +44,7 @@ EVENT: dict[str, Any] = {
     "errorCode": ["BAD"],
     "message": "<script>alert(1)</script>",
     "entitiesImpacted": [{"entityType": "GPU_UUID", "entityValue": SICK}],
-    "metadata": {"pod": "sick", "pair_0_1": "370.1", "pair_1_2": "117.0"},
+    "metadata": {"pod": "sick", "pairs_gbps": f"{GPUS[0]}+{GPUS[1]}=370.1 {GPUS[2]}+{GPUS[1]}=117.0"},
 }
 OTHER = EVENT | {"metadata": {"pod": "another"}}
 

@@ -30,6 +30,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     "priorityClassName" "podAnnotations" "podLabels" | toYaml -}}
 {{- end }}
 
+{{/* Whether the webhook has to ask the API server: for the claims of pods, where device classes are configured. */}}
+{{- define "preflight-injector.asks" -}}
+{{- if or .Values.gpuDetection.deviceClasses .Values.networkDetection.deviceClasses -}}yes{{- end -}}
+{{- end }}
+
 {{/* Namespaces that no entry may select. */}}
 {{- define "preflight-injector.excluded" -}}
 {{- prepend .Values.excludeNamespaces .Release.Namespace | uniq | sortAlpha | toYaml -}}

@@ -57,3 +57,9 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: F
 def test_nothing_is_sent_where_there_is_nothing_to_say(connector: FakeConnector) -> None:
     assert anyio.run(send, [], KitSettings(socket=str(connector.path), node_name="n"), print) is None
     assert connector.attempts == 0
+
+
+def test_switched_off_it_sends_nothing_and_says_so_at_once(connector: FakeConnector) -> None:
+    lines: list[str] = []
+    assert anyio.run(send, [EVENT], KitSettings(socket="off", node_name="n"), lines.append) is None
+    assert lines == ["reports are switched off here; nothing is sent, the verdict stands"]

@@ -66,7 +66,18 @@ class Server:
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     config = folder / "config.yaml"
     config.write_text("checks: [{name: dcgm-diag, image: d}]")
-    command = ["serve", "--config", str(config), "--cert-dir", str(folder), "--host", "127.0.0.1", *options]
+    command = [
+        "serve",
+        "--config",
+        str(config),
+        "--cert-dir",
+        str(folder),
+        "--host",
+        "127.0.0.1",
+        "--linger",
+        "0",
+        *options,
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "preflight_webhook", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -201,6 +212,49 @@ def test_a_new_certificate_is_served_without_a_restart(server: Server) -> None:
         except httpx.ConnectError:
             assert time.monotonic() < end
             time.sleep(0.2)
+
+
+def metric(server: Server, name: str) -> float:
+    lines = httpx.get(f"{server.plain}/metrics").text.splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+
+
+def injected(server: Server) -> list[str]:
+    answer = post(server, json.dumps(review()).encode()).json()["response"]
+    patch = json.loads(base64.b64decode(answer["patch"]))
+    return [container["name"] for container in patch[0]["value"]]
+
+
+def wait_for(server: Server, name: str, value: float) -> None:
+    end = time.monotonic() + 30
+    while metric(server, name) != value:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_new_configuration_holds_without_a_restart_and_a_broken_one_is_refused(server: Server) -> None:
+    config = server.folder / "config.yaml"
+    assert (metric(server, "preflight_webhook_config_generation"), injected(server)) == (1, ["preflight-dcgm-diag"])
+    config.write_text("checks: [{name: mine, image: m}]")
+    wait_for(server, "preflight_webhook_config_generation", 2)
+    assert injected(server) == ["preflight-mine"]
+    config.write_text("checks: [{name: mine}]\ndcgm: {diagLevel: 9}")
+    wait_for(server, "preflight_webhook_config_valid", 0)
+    assert injected(server) == ["preflight-mine"]
+    assert metric(server, "preflight_webhook_config_generation") == 2
+    config.write_text("checks: []")
+    wait_for(server, "preflight_webhook_config_valid", 1)
+    server.process.send_signal(signal.SIGTERM)
+    stdout, _ = server.process.communicate(timeout=30)
+    [line] = [one for one in map(json.loads, stdout.splitlines()) if one["level"] == "error"]
+    assert "new configuration refused, the old one stays" in line["msg"]
+    assert len(line["problems"]) == 2
+
+
+def test_bytes_and_requests_in_flight_are_counted(server: Server) -> None:
+    assert good(server)
+    assert metric(server, 'preflight_webhook_bytes_total{direction="read"}') == len(whole)
+    assert metric(server, "preflight_webhook_in_flight") == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

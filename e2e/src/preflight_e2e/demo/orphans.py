@@ -29,5 +29,6 @@ def end() -> None:
 def _children() -> list[int]:
     found = []
     for task in Path("/proc/self/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += [int(pid) for pid in (task / "children").read_text().split()]
     return found

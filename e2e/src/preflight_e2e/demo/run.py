@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..clusters.simulated import SimulatedLab
 from ..helm import ChartError
@@ -61,10 +62,10 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
             outcome = run(lab, scenario, lambda _: None)
         story = _story(lab, outcome.problems)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # told once is enough
+            signal.signal(number, signal.SIG_IGN)
         lab.close()
         orphans.end()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     seconds = time.monotonic() - began
     console.print()
     console.print(final(story))
@@ -79,11 +80,11 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
 def _end(console: Console, story: Story, scenario: Scenario, report: Path, seconds: float) -> int:
     console.print()
     for problem in story.problems:
-        console.print(f"[bold red]differs[/] {problem}", soft_wrap=True)
+        console.print(f"[bold red]differs[/] {escape(problem)}", soft_wrap=True)
     run_count = sum(pod.runs for pod in story.pods)
     verdict = "[green]as expected[/]" if story.as_expected else f"[bold red]{len(story.problems)} differences[/]"
     told = f"{run_count} of {len(story.pods)} pods run, {len(story.pods) - run_count} are held back"
-    console.print(f"{told}: {verdict}; {seconds:.0f} s. Report: {report}", soft_wrap=True)
+    console.print(f"{told}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True)
     return 0 if story.as_expected else 1
 
 

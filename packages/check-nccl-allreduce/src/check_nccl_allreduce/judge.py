@@ -174,8 +174,8 @@ def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> V
     start = last.start
     busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
     shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
-    measured = round(busbw, 3)
-    metadata = {"measured_gbps": f"{busbw:.3f}", "ranks": str(start.world), "size": show_size(start.size)}
+    measured = float(_gbps(busbw))
+    metadata = {"measured_gbps": _gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
     if settings.threshold is not None:
         floor, expected, source = settings.threshold, settings.threshold, "NCCL_ALLREDUCE_THRESHOLD_GBPS"
     else:
@@ -185,7 +185,7 @@ def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> V
             return VerdictMessage(
                 "passed",
                 "OK",
-                f"{busbw:.2f} GB/s bus bandwidth, every element right, {shape}; no floor: {why}.",
+                f"{_gbps(busbw)} GB/s bus bandwidth, every element right, {shape}; no floor: {why}.",
                 measured,
                 None,
                 metadata,
@@ -197,7 +197,7 @@ def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> V
         return VerdictMessage(
             "failed",
             "LOW_BANDWIDTH",
-            f"{busbw:.2f} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}; nobody is blamed yet.",
+            f"{_gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}; nobody is blamed yet.",
             measured,
             expected,
             metadata,
@@ -211,7 +211,7 @@ def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> V
     return VerdictMessage(
         "passed",
         "OK",
-        f"{busbw:.2f} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
+        f"{_gbps(busbw)} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
         measured,
         expected,
         metadata,
@@ -259,6 +259,11 @@ def verdict_of(message: VerdictMessage) -> Verdict:
     return Verdict(
         outcome, message.code, message.reason, findings, measured=message.measured, expected=message.expected
     )
+
+
+def _gbps(value: float) -> str:
+    """Two decimals, and three digits where that would be too few."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _who(hellos: Mapping[int, Hello], rank: int) -> str:

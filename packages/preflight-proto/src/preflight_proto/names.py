@@ -40,16 +40,23 @@ TMP_VOLUME: Final = "preflight-tmp"
 SERVICE_ACCOUNT_VOLUME: Final = "preflight-no-serviceaccount"
 GANG_VOLUME: Final = "preflight-gang-config"
 STATE_VOLUME: Final = "preflight-state"
+NODE_VOLUME: Final = "preflight-node"
+SHM_VOLUME: Final = "preflight-shm"
 
 # --- paths inside a check's container
 SOCKET_DIR: Final = "/var/run/nvsentinel"
 SOCKET_URI: Final = "unix:///var/run/nvsentinel/nvsentinel.sock"
+SOCKET_OFF: Final = "off"
+"""In place of a socket: nothing is reported."""
 TOKEN_DIR: Final = "/var/run/secrets/nvsentinel/platform-connector"  # noqa: S105 (a path)
 TOKEN_PATH: Final = TOKEN_DIR + "/token"
 TOKEN_AUDIENCE: Final = "platform-connector.nvsentinel.nvidia.com"  # noqa: S105 (an audience)
 SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 GANG_DIR: Final = "/etc/preflight"
 STATE_DIR: Final = "/var/lib/preflight"
+NODE_DIR: Final = "/etc/preflight-node"
+INSTANCE_TYPE_PATH: Final = NODE_DIR + "/instance-type"
+SHM_DIR: Final = "/dev/shm"  # noqa: S108 (NCCL's)
 RESULT_PATH: Final = "/dev/termination-log"
 
 # --- environment of a check
@@ -73,6 +80,11 @@ ENV_ON_INCONCLUSIVE: Final = "ON_INCONCLUSIVE"
 ENV_GANG_CONFIG_DIR: Final = "GANG_CONFIG_DIR"
 ENV_STATE_DIR: Final = "PREFLIGHT_STATE_DIR"
 ENV_RESULT_PATH: Final = "PREFLIGHT_RESULT_PATH"
+ENV_INSTANCE_TYPE_PATH: Final = "NODE_INSTANCE_TYPE_PATH"
+ENV_TOPOLOGY_MAP: Final = "PREFLIGHT_TOPOLOGY_MAP"
+"""Topology files by instance type: `type=file,…`."""
+ENV_TOPOLOGY_FALLBACK: Final = "PREFLIGHT_TOPOLOGY_FALLBACK"
+"""`false`: an instance type without a topology file is inconclusive, instead of left to NCCL's own detection."""
 
 # --- the built-in checks
 DCGM_DIAG: Final = "dcgm-diag"

@@ -1,12 +1,13 @@
 """The page: one pod's way through admission. Every step adds to one :class:`~.decision.Decision`.
 
-reserved names → identity → facts → devices → checks → injection → patch
+reserved names → claims → identity → facts → devices → checks → inheritance → injection → patch
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,14 +15,17 @@ from preflight_proto.names import CHECKS_ANNOTATION, CONTAINER_PREFIX
 from preflight_proto.stamp import Stamp
 
 from . import patch, reserved
+from .claims import Claim, Devices, Ref, detects, ref
+from .claims import devices as claimed
 from .config import Config
 from .decision import Decision
-from .detection import COMPUTE, Demand, Step, demands, devices, reckon
+from .detection import COMPUTE, Account, Demand, Step, demands, devices, kind, reckon
 from .identity import identify, marks, ordered, stamp
-from .injection import Injection, inject, place
-from .objects import Pod
+from .inheritance import Settings, inheriting, legacies
+from .injection import Injection, Place, Workload, inject, place
+from .objects import ClaimEntry, ClaimUse, Pod
 from .review import BadReview, decode_pod, decode_resources, encode_patch
-from .selection import Refused, select
+from .selection import Refused, Situation, select
 from .sources import Gang
 
 __all__ = ["decide"]
@@ -30,8 +34,8 @@ __all__ = ["decide"]
 class Facts(NamedTuple):
     """Everything about a pod without anything of ours that its decision depends on.
 
-    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided once (resources are
-    compared as the bytes they came in).
+    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided once (resources,
+    environments and mounts are compared as the bytes they came in).
     """
 
     init: tuple[tuple[str, bytes, str | None], ...]
@@ -46,22 +50,43 @@ class Facts(NamedTuple):
     namespace: str  # a gang's; without one, the same decision holds in all of them
     gang: Gang | None
     ordered: str
+    settings: tuple[Settings, ...]  # of all containers, where any check inherits
+    pull_secrets: tuple[str, ...] | None
+    claims: tuple[
+        tuple[str, bool, Claim | None], ...
+    ]  # name in the pod, whether others may use it too, what it asks for
+    confined: bool
 
 
-def decide(raw: bytes | msgspec.Raw, namespace: str, config: Config) -> Decision:
+def decide(
+    raw: bytes | msgspec.Raw,
+    namespace: str,
+    config: Config,
+    claims: Mapping[Ref, Claim | None] | None = None,
+    *,
+    confined: bool = False,
+) -> Decision:
     """The decision about the pod whose JSON is ``raw``, created in ``namespace``; not to be changed, as alike pods share it.
 
+    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they matter and are not given, the
+    result is ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no hostPath volumes.
     Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
     pod = decode_pod(raw)
-    if problem := reserved.misuse(pod):
+    suspect = reserved.suspect(bytes(raw))
+    if suspect and (problem := reserved.misuse(pod)):
         return Decision("denied", problem)
-    if not reserved.present(pod):
-        return _judge(_facts(pod, namespace, config), config)[0]
+    if pod.spec.resource_claims and claims is None and detects(config):
+        needs = tuple(dict.fromkeys(one for entry in pod.spec.resource_claims if (one := ref(entry))))
+        if needs:
+            return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
+    known: Mapping[Ref, Claim | None] = claims or {}
+    if not suspect or not reserved.present(pod):
+        return _judge(_facts(pod, namespace, config, known, confined), config)[0]
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
     now = msgspec.json.decode(raw)
     wanted = reserved.cleaned(now)
-    facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config)
+    facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
     decision, injection = _judge(facts, config)
     if decision.denied:
         return decision
@@ -73,9 +98,11 @@ def decide(raw: bytes | msgspec.Raw, namespace: str, config: Config) -> Decision
     return replace(decision, result=result, patch=patched, encoded="", warnings=warnings)
 
 
-def _facts(pod: Pod, namespace: str, config: Config) -> Facts:
+def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> Facts:
     spec, metadata = pod.spec, pod.metadata
     gang = identify(pod, config.gang_discovery)
+    everyone = [*spec.containers, *(spec.init_containers or ())] if inheriting(config) else ()
+    secrets = spec.image_pull_secrets
     return Facts(
         tuple((c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()),
         tuple(bytes(c.resources) for c in spec.containers),
@@ -89,6 +116,12 @@ def _facts(pod: Pod, namespace: str, config: Config) -> Facts:
         namespace if gang else "",
         gang,
         ordered(pod, gang, config.gang_discovery) if gang else "",
+        tuple([Settings(bytes(c.env), bytes(c.volume_mounts), bytes(c.security_context)) for c in everyone]),
+        tuple(one.name for one in secrets) if secrets is not None else None,
+        tuple(_claim(entry, claims) for entry in spec.resource_claims)
+        if spec.resource_claims and detects(config)
+        else (),
+        confined,
     )
 
 
@@ -98,44 +131,156 @@ def _has_amounts(raw: bytes) -> bool:
     return own is not None and bool(own.requests or own.limits)
 
 
+def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> tuple[str, bool, Claim | None]:
+    wanted = ref(entry)
+    return entry.name, entry.resource_claim_name is not None, claims.get(wanted) if wanted else None
+
+
+class _Devices(NamedTuple):
+    """What a pod gets. ``counts``: extended resources; ``others``: what of it are no whole GPUs of its own."""
+
+    counts: dict[str, int]
+    claims: tuple[str, ...]
+    gpu_claims: tuple[str, ...]
+    network: bool
+    expected: int | None
+    others: frozenset[str]
+    has_gpus: bool
+
+
 @lru_cache(maxsize=1024)
 def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
         return _unchecked(facts, Decision("windows", "Windows pods are not checked."))
-    gpu_names, network_names = config.gpu_detection.resource_names, config.network_detection.resource_names
+    if problem := _unresolved(facts, config):
+        return Decision("denied", problem), None
     try:
         init = [Step(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
         containers = [_demands(raw) for raw in facts.containers]
-        position = place(init, config.provider_init)
-        accounts = reckon(init, containers, (*COMPUTE, *gpu_names, *network_names), position)
-        gpus, network = devices(accounts, gpu_names), devices(accounts, network_names)
-        if not gpus:
-            return _unchecked(facts, Decision("no-gpu", f"no container requests any of {', '.join(gpu_names)}."))
-        gang = facts.gang is not None
-        checks, skipped = select(config, facts.asked, network=bool(network), gang=gang, ordered=facts.ordered)
+        resources = _names([*containers, *(step.demands for step in init)], config)
+        first = _place(init, containers, resources, place(init, config.provider_init))
+        found = _devices(facts, config, first.accounts)
+        if not found.has_gpus:
+            return _unchecked(facts, _no_gpu(config))
+        situation = Situation(found.network, facts.gang is not None, facts.ordered, found.others)
+        checks, skipped = select(config, facts.asked, situation)
     except Refused as error:
         return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
         raise
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
+    gpus = {name: count for name, count in found.counts.items() if kind(name, config) != "network"}
+    gpus |= {f"claim {name}": 1 for name in found.gpu_claims}
     if not checks:
         told = Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus)
         return _unchecked(facts, told)
+    if facts.confined and config.on_pod_security_conflict == "deny":
+        return Decision("denied", _CONFINED), None
+    behind = any(check.placement == "last" for check in checks)
+    last = _place(init, containers, resources, len(init)) if behind else first
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    injection = inject(
-        config,
-        checks,
-        accounts,
-        {**gpus, **network},
-        position=position,
+    amounts = [*facts.containers, *(raw for _, raw, _ in facts.init)] if facts.settings else ()
+    legacy = legacies(
+        facts.settings, tuple([_gets_gpus(raw, config, found.gpu_claims) for raw in amounts]), len(containers), config
+    )
+    workload = Workload(
+        devices=found.counts,
+        claims=found.claims,
+        expected=found.expected,
         compute_of=0 if facts.own_resources else len(init) + len(containers),
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
+        inherited=legacy.by_check,
+        ipc_lock=legacy.ipc_lock,
+        pull_secrets=frozenset(facts.pull_secrets or ()),
+        reports=not facts.confined,
     )
-    counts = ", ".join(f"{count} {name}" for name, count in gpus.items())
+    injection = inject(config, checks, workload, first, last)
+    counts = ", ".join(name if name.startswith("claim ") else f"{count} {name}" for name, count in gpus.items())
     message = f"{', '.join(check.name for check in checks)} will test {counts} before the pod starts."
-    decision = Decision("injected", message, [check.name for check in checks], skipped, gpus)
-    return _finished(facts, decision, injection, member)
+    warnings = [w for check in checks if (one := legacy.by_check.get(check.name)) for w in one.warnings]
+    if facts.confined:
+        warnings.append(
+            "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
+        )
+    told = Decision("injected", message, [check.name for check in checks], skipped, gpus, warnings=warnings)
+    return _finished(facts, told, injection, member)
+
+
+def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
+    """The resources of interest."""
+    named = {demand.resource for demands in wanted for demand in demands}
+    return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
+
+
+_CONFINED: Final = (
+    "the namespace's Pod Security level (label pod-security.kubernetes.io/enforce) forbids the hostPath volume through which checks "
+    "report; set that label to privileged, or set onPodSecurityConflict: report-off to check without reports."
+)
+
+
+def _no_gpu(config: Config) -> Decision:
+    detection = config.gpu_detection
+    wanted = f"no container requests any of {', '.join(detection.resource_names)}"
+    if detection.device_classes:
+        wanted += f", and no claim a device of class {' or '.join(detection.device_classes)}"
+    return Decision("no-gpu", wanted + ".")
+
+
+def _place(
+    init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], resources: Sequence[str], position: int
+) -> Place:
+    return Place(position, reckon(init, containers, resources, position))
+
+
+def _unresolved(facts: Facts, config: Config) -> str | None:
+    """Why the pod is denied for a claim that does not exist."""
+    missing = [name for name, _, claim in facts.claims if claim is None]
+    if not missing or config.unresolved_claims != "deny":
+        return None
+    return (
+        f"spec.resourceClaims: what {', '.join(missing)} asks for is not known, as there is no such claim or template in the namespace; "
+        "create the claim first, then the pod."
+    )
+
+
+def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _Devices:
+    counts = devices(accounts, (name for name in accounts if kind(name, config)))
+    kinds = {name: kind(name, config) for name in counts}
+    others = {one for one in kinds.values() if one in {"mig", "shared"}}
+    gpus: list[int | None] = [counts[name] if one == "gpu" else None for name, one in kinds.items() if one != "network"]
+    claims, gpu_claims, network = [], [], "network" in kinds.values()
+    for name, shared, claim in facts.claims:
+        if claim is None:
+            if config.unresolved_claims == "allow":
+                continue
+            gives = Devices(gpu=True, network=False, gpus=None)
+        else:
+            gives = claimed(claim, config)
+        if gives.gpu:
+            gpu_claims.append(name)
+            gpus.append(gives.gpus)
+            if shared and config.gpu_detection.shared_claims == "skip":
+                others.add("shared")
+        if gives.gpu or gives.network:
+            claims.append(name)
+        network = network or gives.network
+    known = [count for count in gpus if count is not None]
+    expected = sum(known) if len(known) == len(gpus) else None
+    return _Devices(counts, tuple(claims), tuple(gpu_claims), network, expected, frozenset(others), bool(gpus))
+
+
+@lru_cache(maxsize=4096)
+def _gets_gpus(raw: bytes, config: Config, gpu_claims: tuple[str, ...]) -> bool:
+    if any(demand.limit and kind(demand.resource, config) in {"gpu", "mig", "shared"} for demand in _demands(raw)):
+        return True
+    return bool(gpu_claims) and any(use.name in gpu_claims for use in _claims_of(raw))
+
+
+@lru_cache(maxsize=1024)
+def _claims_of(raw: bytes) -> tuple[ClaimUse, ...]:
+    resources = decode_resources(raw)
+    return tuple((resources.claims if resources is not None else None) or ())
 
 
 @lru_cache(maxsize=4096)
@@ -166,10 +311,11 @@ def _finished(
         injection,
         init=facts.has_init,
         volumes=facts.has_volumes,
+        pull_secrets=facts.pull_secrets is not None,
         labels=facts.has_labels,
         annotations=facts.has_annotations,
     )
-    warnings = [facts.gang.warning] if facts.gang and facts.gang.warning else []
+    warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
     decision = replace(decision, stamp=member, patch=operations, encoded=encode_patch(operations), warnings=warnings)
     return decision, injection
 
@@ -177,8 +323,12 @@ def _finished(
 def _build_into(pod: dict[str, Any], injection: Injection) -> None:
     spec, metadata = pod["spec"], pod.setdefault("metadata", {})
     init = spec.get("initContainers") or []
-    spec["initContainers"] = init[: injection.position] + injection.containers + init[injection.position :]
+    checked = init[: injection.position] + injection.containers + init[injection.position :] + injection.last
+    spec["initContainers"] = checked
     spec["volumes"] = [*(spec.get("volumes") or []), *injection.volumes]
+    if injection.pull_secrets:
+        missing = [{"name": name} for name in injection.pull_secrets]
+        spec["imagePullSecrets"] = [*(spec.get("imagePullSecrets") or []), *missing]
     metadata["labels"] = {**(metadata.get("labels") or {}), **injection.labels}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **injection.annotations}
 

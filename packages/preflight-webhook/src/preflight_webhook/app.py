@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from . import admission, logs, review
+from .claims import Claim, Ref
 from .config import Config
 from .decision import Decision
+from .lookups import Lookups, Unavailable
 from .metrics import CONTENT_TYPE, Metrics
 from .objects import Request
 
@@ -21,6 +23,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
+CONFINED_PATH: Final = PATH + "/confined"
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
+label, so nobody here has to ask for it."""
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. etcd takes objects of 1.5 MiB, and a review may hold two of them."""
 _JSON: Final = (b"content-type", b"application/json")
@@ -35,6 +40,7 @@ class State:
 
     config: Config
     metrics: Metrics = field(default_factory=Metrics)
+    lookups: Lookups | None = None
     ready: bool = False
     stopping: bool = False
 
@@ -54,19 +60,33 @@ class Admission:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        self.state.metrics.in_flight += 1
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self.state.metrics.in_flight -= 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         uid = ""
         try:
             body = await _read(scope, receive)
             started = time.perf_counter()
             request = review.decode_review(body)
             uid = request.uid
-            decision = admission.decide(request.object, request.namespace, self.state.config)
+            config, confined = self.state.config, scope["path"] == CONFINED_PATH
+            decision = admission.decide(request.object, request.namespace, config, confined=confined)
+            if decision.needs:
+                claims = await self._claims(request.namespace, decision.needs)
+                decision = admission.decide(request.object, request.namespace, config, claims, confined=confined)
             answer = review.encode_answer(uid, decision)
         except _Refused as error:
             await self._refuse(send, error.status, error.message)
             return
         except review.BadReview as error:
             await self._refuse(send, 400, str(error), uid)
+            return
+        except Unavailable as error:
+            await self._refuse(send, 500, str(error), uid)  # of a 503 the API server does not show the user why
             return
         except Exception as error:
             # The API server applies its failurePolicy; the next request must find us alive.
@@ -75,16 +95,24 @@ class Admission:
                 send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid
             )
             return
-        self.state.metrics.decided(decision.result, time.perf_counter() - started)
-        _tell(self.state.metrics, request, decision)
-        await _respond(send, 200, answer, _JSON)
+        metrics = self.state.metrics
+        metrics.decided(decision.label, time.perf_counter() - started)
+        metrics.bytes_read += len(body)
+        metrics.bytes_sent += len(answer)
+        _tell(metrics, request, decision)
+        await _respond(send, 200, answer, _JSON, last=self.state.stopping)
+
+    async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
+        if self.state.lookups is None:
+            raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
+        return await self.state.lookups.claims(namespace, needs)
 
     async def _refuse(self, send: Send, status: int, message: str, uid: str = "") -> None:
         self.state.metrics.rejected.labels(str(status)).inc()
         log.warning(
             "request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}}
         )
-        await _respond(send, status, message.encode() + b"\n", _TEXT)
+        await _respond(send, status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
 class Plain:
@@ -115,7 +143,7 @@ class Plain:
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
     """The whole body of an admission request, or why it is none."""
-    if scope["path"] != PATH:
+    if scope["path"] not in {PATH, CONFINED_PATH}:
         raise _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
     if scope["method"] != "POST":
         raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
@@ -141,8 +169,13 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _respond(send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes]) -> None:
+async def _respond(
+    send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes], *, last: bool = False
+) -> None:
+    """``last``: of this connection; the client's next request goes elsewhere."""
     headers = [content_type, (b"content-length", str(len(body)).encode())]
+    if last:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from .config import Config, ConfigError, json_schema, parse
+from .config import ConfigError, json_schema, parse
+from .configfile import read
 
 __all__ = ["main"]
 
@@ -45,7 +46,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="answer the API server's admission reviews")
-    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML; see `schema`)")
+    serve.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="configuration (YAML; see `schema`); read again when it changes",
+    )
     serve.add_argument(
         "--cert-dir",
         type=Path,
@@ -60,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
         "--plain-port", type=_port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)"
     )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    serve.add_argument(
+        "--linger",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long to go on answering after SIGTERM, until no API server sends requests here any more (%(default)s)",
+    )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
     serve.set_defaults(run=_serve)
 
@@ -93,10 +107,10 @@ def _serve(args: argparse.Namespace) -> int:
     from .server import Options, PortTaken, serve
     from .tls import CertificateError
 
-    config = _read(args.config)
     logs.set_up(args.log_level)
+    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger)
     try:
-        serve(config, Options(args.cert_dir, args.port, args.plain_port, args.host))
+        serve(options)
     except (PortTaken, CertificateError) as error:
         print(f"{error}.", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -107,7 +121,7 @@ def _explain(args: argparse.Namespace) -> int:
     from .explain import explain, pods_in
 
     if args.config is not None:
-        config = _read(args.config)
+        config = read(args.config)
     else:
         config = parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]")
     where = "standard input" if args.file == "-" else args.file
@@ -125,7 +139,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    config = _read(args.file)
+    config = read(args.file)
     names = ", ".join(check.name for check in config.checks) or "none"
     print(f"{args.file}: good; checks: {names}")
     return 0
@@ -136,19 +150,17 @@ def _schema(_: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path) -> Config:
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError([f"{path}: {why}; give a readable configuration file."]) from None
-    try:
-        return parse(text)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
-
-
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f'"{text}" is no port; give a number from 0 to 65535')
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f'"{text}" is no time; give seconds from 0 to 3600')
+    return seconds

@@ -14,6 +14,8 @@ from msgspec import Meta
 from preflight_proto import names
 from preflight_proto.durations import parse_duration
 
+from .quantities import parse_quantity
+
 __all__ = ["CheckConfig", "Config", "ConfigError", "json_schema", "parse"]
 
 Name = Annotated[
@@ -33,23 +35,57 @@ class EnvVar(_Section, frozen=True, kw_only=True):
     value: str = ""
 
 
+class MostCompute(_Section, frozen=True, kw_only=True):
+    """The most CPU and memory that a check takes; never more than the pod has reserved anyway."""
+
+    cpu: str | int | float | None = None
+    memory: str | int | None = None
+
+
+class CheckResources(_Section, frozen=True, kw_only=True):
+    requests: MostCompute = MostCompute()
+    limits: MostCompute = MostCompute()
+
+
 class CheckConfig(_Section, frozen=True, kw_only=True):
     """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back;
-    a ``gang`` check tests the fabric between the members of a gang (nccl-allreduce does, whatever stands here)."""
+    a ``gang`` check tests the fabric between the members of a gang (nccl-allreduce does, whatever stands here).
+
+    ``placement``: before or behind the workload's own init containers. ``env_patterns`` and ``mount_patterns``: what it inherits of
+    the workload (globs on names and on mount paths; unset: those of the NCCL checks for them, nothing for others).
+    ``supports``: devices beyond whole GPUs of the pod's own that it can test. ``container``: merged over what is injected.
+    """
 
     name: Name
     image: Image
+    enabled: bool = True
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     required: bool = False
     enforcement: Literal["enforce", "observe"] = "enforce"
     on_inconclusive: Literal["block", "allow"] | None = None
     timeout: str = ""
     gang: bool = False
+    placement: Literal["first", "last"] = "first"
+    supports: tuple[Literal["mig", "shared"], ...] = ()
     env: tuple[EnvVar, ...] = ()
+    env_patterns: Names | None = None
+    mount_patterns: Names | None = None
+    resources: CheckResources = CheckResources()
+    security_context: dict[str, Any] = {}
+    container: dict[str, Any] = {}
 
     @property
     def gang_wide(self) -> bool:
         return self.gang or self.name == names.NCCL_ALLREDUCE
+
+    @property
+    def nccl(self) -> bool:
+        return self.name in {names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE}
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is required: dcgm-diag always is, unless the operator leaves it out."""
+        return self.required or self.name == names.DCGM_DIAG
 
 
 class Dcgm(_Section, frozen=True, kw_only=True):
@@ -89,8 +125,14 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
 
 
 class GpuDetection(_Section, frozen=True, kw_only=True):
+    """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that several pods get at a time.
+    ``shared_claims``: what the checks make of a claim that other pods may use too."""
+
     resource_names: Names = ("nvidia.com/gpu",)
     device_classes: Names = ()
+    shared_claims: Literal["skip", "inject"] = "skip"
+    mig_resource_names: Names = ("nvidia.com/mig-*",)
+    shared_resource_names: Names = ("nvidia.com/*.shared",)
 
 
 class NetworkDetection(_Section, frozen=True, kw_only=True):
@@ -99,6 +141,8 @@ class NetworkDetection(_Section, frozen=True, kw_only=True):
 
 
 class NcclTopology(_Section, frozen=True, kw_only=True):
+    """``instance_type_label`` is the node's; the gang controller brings it into the pod."""
+
     instance_type_label: str = "node.kubernetes.io/instance-type"
     instance_type_mapping: dict[str, str] = {}
     enable_fallback: bool = True
@@ -131,11 +175,15 @@ class Config(_Section, frozen=True, kw_only=True):
     gpu_detection: GpuDetection = GpuDetection()
     network_detection: NetworkDetection = NetworkDetection()
     nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*")
+    nccl_mount_patterns: Names = (names.SHM_DIR,)
     nccl_topology: NcclTopology = NcclTopology()
     platform_connector: PlatformConnector = PlatformConnector()
     processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = "EXECUTE_REMEDIATION"
     pod_selection: PodSelection = PodSelection()
+    unresolved_claims: Literal["deny", "allow", "inject"] = "deny"
+    on_pod_security_conflict: Literal["deny", "report-off"] = "deny"
     provider_init: Names = ()
+    check_image_pull_secrets: Names = ()
     gpu_count: Literal["effective", "max"] = "effective"
     skip_nccl_without_network: bool = True
 
@@ -154,7 +202,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    """The configuration in the YAML document ``text``, without the checks that are not enabled. Raises :class:`ConfigError` with every problem."""
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -169,7 +217,8 @@ def parse(text: str) -> Config:
     problems += _meaning(raw)
     if problems:
         raise ConfigError(problems)
-    return msgspec.convert(raw, Config)
+    config = msgspec.convert(raw, Config)
+    return msgspec.structs.replace(config, checks=tuple(check for check in config.checks if check.enabled))
 
 
 _VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
@@ -230,6 +279,8 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
                     problems.append(f'{path}: "{value}" is not longer than nothing; set e.g. 300s.')
             except ValueError as error:
                 problems.append(f"{path}: {error}.")
+    for i, check in enumerate(listed):
+        problems += _about_check(f"checks[{i}]", check)
     seen: dict[Any, int] = {}
     for i, check in enumerate(listed):
         name = check.get("name")
@@ -238,4 +289,35 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
                 f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.'
             )
         seen.setdefault(name, i)
+    return problems
+
+
+_OURS: Final = {
+    "name": "it follows from the check's name",
+    "image": "set the check's image",
+    "resources": "set the check's resources",
+    "securityContext": "set the check's securityContext",
+    "restartPolicy": "a check ends before the next one begins",
+}
+"""Fields of a container that a check's ``container`` may not hold, and why."""
+
+
+def _about_check(path: str, check: dict[str, Any]) -> list[str]:
+    container = check.get("container")
+    taken = sorted(_OURS.keys() & container.keys()) if isinstance(container, dict) else []
+    problems = [f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken]
+    if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
+        problems += [
+            f"{path}.{key}: a required check inherits nothing of the workload, which could bend it; remove one of the two."
+            for key in ("envPatterns", "mountPatterns")
+            if check.get(key)
+        ]
+    resources = check.get("resources")
+    for side, amounts in resources.items() if isinstance(resources, dict) else ():
+        for name, value in amounts.items() if isinstance(amounts, dict) else ():
+            try:
+                if parse_quantity(str(value)) <= 0:
+                    problems.append(f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.')
+            except ValueError as error:
+                problems.append(f"{path}.resources.{side}.{name}: {error}.")
     return problems

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 from preflight_proto.stamp import Stamp
 
+from .claims import Ref
+
 __all__ = ["Decision", "Skip"]
 
 
@@ -20,7 +22,8 @@ class Skip(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct):
     """``result`` is from a closed set and becomes the metric's label:
-    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, denied."""
+    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, denied;
+    or needs-claims: nothing is decided yet."""
 
     result: str
     message: str = ""
@@ -33,6 +36,14 @@ class Decision(msgspec.Struct):
     encoded: str = ""
     """The patch as the answer carries it (base64), where it was made beforehand."""
     warnings: list[str] = []
+    needs: tuple[Ref, ...] = ()
+    """Claims to be looked up before it can be decided."""
+
+    @property
+    def label(self) -> str:
+        """The result with its reason, where all checks were left out for the same one."""
+        reasons = {skip.reason for skip in self.skipped} if self.result in {"no-checks", "stamped"} else set()
+        return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
 
     @property
     def denied(self) -> bool:

@@ -8,12 +8,15 @@ the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from .config import Config
 from .objects import Amount, Resources
 from .quantities import UNIT, parse_quantity
 
-__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "devices", "reckon"]
+__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "devices", "kind", "reckon"]
 
 COMPUTE: Final = ("cpu", "memory")
 
@@ -70,6 +73,19 @@ class Account:
             self.limited += 1
             self.equal += request == limit
         self.largest = max(self.largest, request)
+
+
+@lru_cache(maxsize=1024)
+def kind(resource: str, config: Config) -> str:
+    """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
+    gpus = config.gpu_detection
+    if any(fnmatchcase(resource, glob) for glob in gpus.shared_resource_names):
+        return "shared"
+    if any(fnmatchcase(resource, glob) for glob in gpus.mig_resource_names):
+        return "mig"
+    if resource in gpus.resource_names:
+        return "gpu"
+    return "network" if resource in config.network_detection.resource_names else ""
 
 
 def demands(resources: Resources | None) -> tuple[Demand, ...]:

@@ -9,23 +9,27 @@ has us called again.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final
+from sys import maxsize
+from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
 from .config import CheckConfig, Config
 from .detection import COMPUTE, Account, Step
-from .quantities import UNIT, fractional_cpu, quantity_text
+from .inheritance import Inherited
+from .overlay import overlaid
+from .quantities import UNIT, fractional_cpu, parse_quantity, quantity_text
 
-__all__ = ["Injection", "inject", "place"]
+__all__ = ["Injection", "Place", "Workload", "inject", "place"]
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
-_SECURITY: Final = {
+_SECURITY: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "privileged": False,
@@ -43,43 +47,75 @@ _FIELDS: Final = (
     (names.ENV_POD_IP, "status.podIP"),
 )
 
+Most = tuple[tuple[int, int], tuple[int, int]]
+"""The most (request, limit) of CPU and of memory that a check may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What to add: ``containers`` at ``position`` among the init containers, ``volumes``, ``labels`` and ``annotations``."""
+    """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all of them, ``volumes``, ``labels``,
+    ``annotations``, and names of ``pull_secrets``."""
 
     position: int = 0
     containers: list[dict[str, Any]] = field(default_factory=list)
+    last: list[dict[str, Any]] = field(default_factory=list)
     volumes: list[dict[str, Any]] = field(default_factory=list)
+    pull_secrets: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
 
 
-def inject(
-    config: Config,
-    checks: Sequence[CheckConfig],
-    accounts: Mapping[str, Account],
-    devices: Mapping[str, int],
-    *,
-    position: int,
-    compute_of: int,
-    gang_config_map: str | None,
-) -> Injection:
-    """The checks for a pod that carries none of our containers.
+class Place(NamedTuple):
+    """Where checks stand among the init containers, and what the pod reserves as seen from there."""
 
-    ``accounts`` and ``devices`` are what the scheduler reserves; ``compute_of`` is the number of containers from which CPU and
-    memory of the pod come (0: from resources of its own); ``gang_config_map`` is the gang's where the pod takes part in one.
+    position: int
+    accounts: Mapping[str, Account]
+
+
+class Workload(NamedTuple):
+    """What the checks take over from the pod.
+
+    ``devices``: extended resources that the scheduler reserves; ``claims``: names of the pod's device claims; ``expected``: how many
+    GPUs that makes, None when it is not known; ``compute_of``: the number of containers from which CPU and memory of the pod come
+    (0: from resources of its own); ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
+    ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
+    may be mounted.
     """
-    requests, limits = _resources(config, accounts, devices, compute_of)
-    resources = {"requests": requests, "limits": limits} if requests else {"limits": limits}
-    expected = sum(int(limits.get(name, "0")) for name in config.gpu_detection.resource_names)
-    volumes = _volumes(config)
-    return Injection(
-        position,
-        [{**_container(check, config, expected), "resources": resources} for check in checks],
-        volumes if gang_config_map is None else [*volumes, *_gang_volumes(gang_config_map)],
-        {names.CHECKED_LABEL: "true"},
-    )
+
+    devices: Mapping[str, int]
+    claims: tuple[str, ...]
+    expected: int | None
+    compute_of: int
+    gang_config_map: str | None
+    inherited: Mapping[str, Inherited]
+    ipc_lock: bool
+    pull_secrets: frozenset[str]
+    reports: bool
+
+
+def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place) -> Injection:
+    """The checks for a pod that carries none of our containers."""
+    made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
+    resources: dict[tuple[str, Most], dict[str, Any]] = {}
+    shm = topology = False
+    for check in checks:
+        place = first if check.placement == "first" else last
+        inherited = pod.inherited.get(check.name)
+        container = _container(
+            check, config, pod.expected, inherited, ipc_lock=pod.ipc_lock and check.nccl, reports=pod.reports
+        )
+        amounts = check.placement, _most(check)
+        if amounts not in resources:  # the same for most checks
+            resources[amounts] = _resources(config, amounts[1], place.accounts, pod)
+        made[check.placement].append({**container, "resources": resources[amounts]})
+        shm = shm or _own_shm(check, inherited)
+        topology = topology or check.nccl
+    volumes = _volumes(config, shm=shm, node=topology and _maps_topologies(config), reports=pod.reports)
+    if pod.gang_config_map is not None:
+        volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
+    secrets = [name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pod.pull_secrets]
+    labels = {names.CHECKED_LABEL: "true"}
+    return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
 
 
 def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
@@ -90,12 +126,10 @@ def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
     )
 
 
-def _resources(
-    config: Config, accounts: Mapping[str, Account], devices: Mapping[str, int], compute_of: int
-) -> tuple[dict[str, str], dict[str, str]]:
+def _resources(config: Config, most: Most, accounts: Mapping[str, Account], pod: Workload) -> dict[str, Any]:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
-    for name, reserved in devices.items():
+    for name, reserved in pod.devices.items():
         account = accounts[name]
         room = reserved - account.requests.held // UNIT
         if config.gpu_count == "max":
@@ -103,23 +137,35 @@ def _resources(
         if room > 0:
             requests[name] = limits[name] = str(room)
     # With resources of its own, the pod's QoS class and cost come from those alone.
-    if compute_of:
-        guaranteed = all(accounts[name].equal == compute_of for name in COMPUTE)
-        for name in COMPUTE:
-            request, limit = _compute(name, accounts[name], compute_of, guaranteed=guaranteed)
+    if pod.compute_of:
+        guaranteed = all(accounts[name].equal == pod.compute_of for name in COMPUTE)
+        for name, limits_of_check in zip(COMPUTE, most, strict=True):
+            request, limit = _compute(name, accounts[name], pod.compute_of, limits_of_check, guaranteed=guaranteed)
             if request > 0:
                 requests[name] = quantity_text(request)
             if limit > 0:
                 limits[name] = quantity_text(limit)
-    return requests, limits
+    resources: dict[str, Any] = {"requests": requests, "limits": limits} if requests else {"limits": limits}
+    if pod.claims:
+        resources["claims"] = [{"name": name} for name in pod.claims]
+    return resources
 
 
-def _compute(name: str, account: Account, everyone: int, *, guaranteed: bool) -> tuple[int, int]:
-    """(request, limit) of CPU or memory within the pod's room; 0 means unset."""
-    request, limit = account.requests.room, 0
+@lru_cache(maxsize=256)
+def _most(check: CheckConfig) -> Most:
+    """What the operator lets a check have."""
+    sides = check.resources.requests, check.resources.limits
+    given = [[getattr(side, name) for side in sides] for name in COMPUTE]
+    cpu, memory = [tuple([maxsize if one is None else parse_quantity(str(one)) for one in pair]) for pair in given]
+    return (cpu[0], cpu[1]), (memory[0], memory[1])
+
+
+def _compute(name: str, account: Account, everyone: int, most: tuple[int, int], *, guaranteed: bool) -> tuple[int, int]:
+    """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means unset."""
+    request, limit = min(account.requests.room, most[0]), 0
     if account.limited == everyone:
         # A quota on limits counts them like requests, and refuses a container without one.
-        limit = account.limits.room
+        limit = min(account.limits.room, most[1])
         request = min(request, limit)
     if guaranteed:
         request = limit = min(request, limit)
@@ -128,43 +174,71 @@ def _compute(name: str, account: Account, everyone: int, *, guaranteed: bool) ->
     return request, limit
 
 
-@lru_cache(maxsize=256)
-def _container(check: CheckConfig, config: Config, expected: int) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _container(
+    check: CheckConfig,
+    config: Config,
+    expected: int | None,
+    inherited: Inherited | None,
+    *,
+    ipc_lock: bool,
+    reports: bool,
+) -> dict[str, Any]:
     """One init container but for its resources. Made once; nobody changes it."""
-    mounts = [
-        _mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True),
+    mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
+    mounts += [
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
         # Holds the place of the token that would be mounted here: a check has no business with the API server.
         _mount(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, read_only=True),
     ]
-    if config.platform_connector.auth.enabled:
+    if config.platform_connector.auth.enabled and reports:
         mounts.append(_mount(names.TOKEN_VOLUME, names.TOKEN_DIR, read_only=True))
     if check.gang_wide:
         mounts.append(_mount(names.GANG_VOLUME, names.GANG_DIR, read_only=True))
         mounts.append(_mount(names.STATE_VOLUME, names.STATE_DIR, read_only=False))
-    return {
+    if check.nccl and _maps_topologies(config):
+        mounts.append(_mount(names.NODE_VOLUME, names.NODE_DIR, read_only=True))
+    if _own_shm(check, inherited):
+        mounts.append(_mount(names.SHM_VOLUME, names.SHM_DIR, read_only=False))
+    env = _env(check, config, expected, reports=reports)
+    if inherited is not None:
+        ours = {entry["name"] for entry in env}
+        env += [entry for entry in inherited.env if entry["name"] not in ours]
+        mounts += inherited.mounts
+    capabilities = {"add": ["IPC_LOCK"], "drop": ["ALL"]} if ipc_lock else _SECURITY["capabilities"]
+    made = {
         "name": names.container_name(check.name),
         "image": check.image,
         "imagePullPolicy": check.image_pull_policy,
-        "env": _env(check, config, expected),
+        "env": env,
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",
-        "securityContext": _SECURITY,
+        "securityContext": overlaid({**_SECURITY, "capabilities": capabilities}, check.security_context),
     }
+    return overlaid(made, check.container)
 
 
-def _env(check: CheckConfig, config: Config, expected: int) -> list[dict[str, Any]]:
+def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
+    """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger one, that one is used."""
+    return check.nccl and (inherited is None or names.SHM_DIR not in inherited.paths)
+
+
+def _maps_topologies(config: Config) -> bool:
+    return bool(config.nccl_topology.instance_type_mapping) or not config.nccl_topology.enable_fallback
+
+
+def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: bool) -> list[dict[str, Any]]:
     """The environment of one check. The fields come first: `$(NODE_IP)` in a later value refers to them."""
     values = {
-        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI,
-        names.ENV_EXPECTED_GPUS: str(expected),
+        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if reports else names.SOCKET_OFF,
+        names.ENV_EXPECTED_GPUS: "" if expected is None else str(expected),
         names.ENV_PROCESSING_STRATEGY: config.processing_strategy,
         names.ENV_GATE: check.enforcement,
         names.ENV_CHECK_TIMEOUT: check.timeout or config.check_timeout,
         names.ENV_ON_INCONCLUSIVE: check.on_inconclusive or "",
     }
-    if config.platform_connector.auth.enabled:
+    if config.platform_connector.auth.enabled and reports:
         values[names.ENV_CONNECTOR_TOKEN_PATH] = names.TOKEN_PATH
     if check.name == names.DCGM_DIAG:
         values[names.ENV_DCGM_LEVEL] = str(config.dcgm.diag_level)
@@ -177,6 +251,11 @@ def _env(check: CheckConfig, config: Config, expected: int) -> list[dict[str, An
         values[names.ENV_STATE_DIR] = names.STATE_DIR
         if config.nccl.allreduce_threshold_g_bps is not None:
             values[names.ENV_ALLREDUCE_THRESHOLD] = f"{config.nccl.allreduce_threshold_g_bps:g}"
+    if check.nccl and _maps_topologies(config):
+        mapping = config.nccl_topology.instance_type_mapping
+        values[names.ENV_INSTANCE_TYPE_PATH] = names.INSTANCE_TYPE_PATH
+        values[names.ENV_TOPOLOGY_MAP] = ",".join(f"{kind}={file}" for kind, file in sorted(mapping.items()))
+        values[names.ENV_TOPOLOGY_FALLBACK] = "" if config.nccl_topology.enable_fallback else "false"
     values |= {var.name: var.value for var in check.env}
     fields = [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -190,15 +269,24 @@ def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
     return {"name": volume, "mountPath": path, "readOnly": True} if read_only else {"name": volume, "mountPath": path}
 
 
-@lru_cache(maxsize=16)
-def _volumes(config: Config) -> list[dict[str, Any]]:
+@lru_cache(maxsize=64)
+def _volumes(config: Config, *, shm: bool, node: bool, reports: bool) -> list[dict[str, Any]]:
     connector = config.platform_connector
-    volumes: list[dict[str, Any]] = [
-        {"name": names.SOCKET_VOLUME, "hostPath": {"path": connector.socket_dir, "type": "DirectoryOrCreate"}},
+    volumes: list[dict[str, Any]] = []
+    if reports:
+        host_path = {"path": connector.socket_dir, "type": "DirectoryOrCreate"}
+        volumes.append({"name": names.SOCKET_VOLUME, "hostPath": host_path})
+    volumes += [
         {"name": names.TMP_VOLUME, "emptyDir": {}},
         {"name": names.SERVICE_ACCOUNT_VOLUME, "emptyDir": {}},
     ]
-    if connector.auth.enabled:
+    if shm:
+        volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
+    if node:
+        annotation = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{names.INSTANCE_TYPE_ANNOTATION}']"}
+        items = [{"path": posixpath.basename(names.INSTANCE_TYPE_PATH), "fieldRef": annotation}]
+        volumes.append({"name": names.NODE_VOLUME, "downwardAPI": {"items": items, "defaultMode": 0o644}})
+    if connector.auth.enabled and reports:
         token = {
             "audience": connector.auth.audience,
             "expirationSeconds": connector.auth.expiration_seconds,

@@ -11,16 +11,21 @@ import msgspec
 
 __all__ = [
     "Amount",
+    "Capabilities",
+    "ClaimEntry",
+    "ClaimUse",
     "Container",
     "Metadata",
     "Mount",
     "Os",
     "Owner",
     "Pod",
+    "PullSecret",
     "Request",
     "Resources",
     "Review",
     "SchedulingGroup",
+    "SecurityContext",
     "Spec",
     "Variable",
     "Volume",
@@ -35,24 +40,40 @@ class _Object(msgspec.Struct, rename="camel", gc=False):
     pass
 
 
+class ClaimUse(_Object):
+    """A container's use of one of the pod's claims."""
+
+    name: str = ""
+
+
 class Resources(_Object):
     requests: Amounts | None = None
     limits: Amounts | None = None
+    claims: list[ClaimUse] | None = None
 
 
 class Mount(_Object):
     name: str = ""
 
 
+class Capabilities(_Object):
+    add: list[str] | None = None
+
+
+class SecurityContext(_Object):
+    privileged: bool | None = None
+    capabilities: Capabilities | None = None
+
+
 class Container(_Object):
-    """``resources`` stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`).
-    So does ``env``, which few sources of gangs look into."""
+    """What is Raw stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`)."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"null")
     env: msgspec.Raw = msgspec.Raw(b"null")
     restart_policy: str | None = None
-    volume_mounts: list[Mount] | None = None
+    volume_mounts: msgspec.Raw = msgspec.Raw(b"null")
+    security_context: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Variable(_Object):
@@ -84,6 +105,18 @@ class WorkloadRef(_Object):
     pod_group_replica_key: str | None = None
 
 
+class ClaimEntry(_Object):
+    """One of the pod's resource claims: an object that others may use too, or a template for one of its own."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PullSecret(_Object):
+    name: str = ""
+
+
 class Spec(_Object):
     containers: list[Container]
     init_containers: list[Container] | None = None
@@ -93,6 +126,8 @@ class Spec(_Object):
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
     scheduler_name: str = ""
+    resource_claims: list[ClaimEntry] | None = None
+    image_pull_secrets: list[PullSecret] | None = None
 
 
 class Owner(_Object):

@@ -12,13 +12,20 @@ __all__ = ["fresh", "rebuilt"]
 Operation = dict[str, Any]
 
 
-def fresh(injection: Injection, *, init: bool, volumes: bool, labels: bool, annotations: bool) -> list[Operation]:
+def fresh(
+    injection: Injection, *, init: bool, volumes: bool, pull_secrets: bool, labels: bool, annotations: bool
+) -> list[Operation]:
     """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has at all."""
     at, patch = injection.position, []
     if init:
         patch += [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
-    elif injection.containers:
-        patch.append(_add("/spec/initContainers", injection.containers))
+        patch += [_add("/spec/initContainers/-", c) for c in injection.last]
+    elif containers := injection.containers + injection.last:
+        patch.append(_add("/spec/initContainers", containers))
+    if pull_secrets:
+        patch += [_add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets]
+    elif injection.pull_secrets:
+        patch.append(_add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets]))
     if volumes:
         patch += [_add("/spec/volumes/-", v) for v in injection.volumes]
     elif injection.volumes:
@@ -35,11 +42,12 @@ def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Opera
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
-    """The patch between two whole pods that differ in init containers, volumes, labels and annotations at most."""
+    """The patch between two whole pods that differ in what an injection adds at most."""
     patch: list[Operation] = []
     for section, key in (
         ("spec", "initContainers"),
         ("spec", "volumes"),
+        ("spec", "imagePullSecrets"),
         ("metadata", "labels"),
         ("metadata", "annotations"),
     ):

@@ -8,8 +8,14 @@ from typing import Any
 from preflight_proto.names import CONTAINER_PREFIX, PREFIX, VOLUME_PREFIX
 
 from .objects import Pod
+from .review import decode_mounts
 
-__all__ = ["cleaned", "misuse", "present"]
+__all__ = ["cleaned", "misuse", "present", "suspect"]
+
+
+def suspect(raw: bytes) -> bool:
+    """Whether anything in the pod can bear a reserved name: a quick look, as in most pods nothing does."""
+    return b"preflight" in raw or b"\\u" in raw  # an escape could spell it
 
 
 def present(pod: Pod) -> bool:
@@ -24,7 +30,10 @@ def present(pod: Pod) -> bool:
 
 
 def misuse(pod: Pod) -> str | None:
-    """Why the pod must be refused: what cannot be taken out without breaking it. One sentence, or None."""
+    """Why the pod must be refused: what cannot be taken out without breaking it. One sentence, or None.
+
+    Raises :class:`~.review.BadReview` when it is no pod.
+    """
     for container in pod.spec.containers:
         if container.name.startswith(CONTAINER_PREFIX):
             return f'spec.containers: the name "{container.name}" is reserved for preflight checks ("{CONTAINER_PREFIX}…"); rename the container.'
@@ -35,7 +44,7 @@ def misuse(pod: Pod) -> str | None:
         for container in containers:
             if container.name.startswith(CONTAINER_PREFIX):
                 continue
-            for mount in container.volume_mounts or ():
+            for mount in decode_mounts(bytes(container.volume_mounts)):
                 if mount.name.startswith(VOLUME_PREFIX):
                     return (
                         f'spec.{section}: container "{container.name}" mounts the volume "{mount.name}", which belongs to the preflight checks '

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from .decision import Decision
-from .objects import Pod, Request, Resources, Review
+from .objects import Mount, Pod, Request, Resources, Review, SecurityContext
 
-__all__ = ["BadReview", "decode_pod", "decode_resources", "decode_review", "encode_answer", "encode_patch"]
+__all__ = [
+    "BadReview",
+    "decode_entries",
+    "decode_mounts",
+    "decode_pod",
+    "decode_resources",
+    "decode_review",
+    "decode_security",
+    "encode_answer",
+    "encode_patch",
+]
 
+T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
 
 _review = msgspec.json.Decoder(Review)
 _pod = msgspec.json.Decoder(Pod)
 _resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
+_mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
+_security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(SecurityContext | None)
+_entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(list[dict[str, Any]] | None)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,10 +69,32 @@ def encode_patch(patch: list[dict[str, Any]]) -> str:
 
 def decode_resources(raw: bytes) -> Resources | None:
     """A container's or a pod's resources. Raises :class:`BadReview`."""
+    return _part(_resources, raw, "resources")
+
+
+def decode_mounts(raw: bytes) -> list[Mount]:
+    """A container's mounts. Raises :class:`BadReview`."""
+    return _part(_mounts, raw, "volumeMounts") or []
+
+
+def decode_security(raw: bytes) -> SecurityContext | None:
+    """A container's security context. Raises :class:`BadReview`."""
+    return _part(_security, raw, "securityContext")
+
+
+def decode_entries(raw: bytes) -> list[dict[str, Any]]:
+    """A container's list, such as its environment, whole; empty where it is none, which is the API server's to refuse."""
     try:
-        return _resources.decode(raw)
+        return _entries.decode(raw) or []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
+
+
+def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
+    try:
+        return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadReview(f"request.object is no pod (resources: {error})") from None
+        raise BadReview(f"request.object is no pod ({what}: {error})") from None
 
 
 def encode_answer(uid: str, decision: Decision) -> bytes:

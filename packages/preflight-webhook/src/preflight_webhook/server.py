@@ -16,14 +16,17 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
+from . import kube
 from .app import Admission, Plain, State
-from .config import Config
+from .configfile import ConfigFile
+from .lookups import Lookups
+from .metrics import Metrics
 from .tls import Certificate
 
 __all__ = ["Options", "PortTaken", "serve"]
 
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the certificate's files; a kubelet itself takes about a minute to bring a new one."""
+"""Seconds between two looks at the files; a kubelet itself takes about a minute to bring new ones."""
 KEEP_ALIVE: Final = 120
 """Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
 DRAIN: Final = 20
@@ -34,12 +37,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """Where to listen; port 0 takes a free one (it is logged)."""
+    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on answering after SIGTERM."""
 
+    config: Path
     cert_dir: Path
     port: int = 8443
     plain_port: int = 8080
     host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
+    linger: float = 10.0
 
 
 class PortTaken(Exception):
@@ -52,11 +57,15 @@ class _Server(uvicorn.Server):
         yield  # one handler stops both servers
 
 
-def serve(config: Config, options: Options) -> None:
-    """Serve until SIGTERM or SIGINT. Raises :class:`PortTaken` and :class:`~.tls.CertificateError` at the start."""
-    certificate = Certificate(options.cert_dir)
+def serve(options: Options) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start.
+    """
+    metrics = Metrics()
+    file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir)
     sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
-    uvloop.run(_serve(State(config), certificate, sockets))
+    uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options.linger))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -72,7 +81,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(state: State, certificate: Certificate, sockets: list[socket.socket]) -> None:
+async def _serve(
+    state: State, file: ConfigFile, certificate: Certificate, sockets: list[socket.socket], linger: float
+) -> None:
     common: dict[str, Any] = {
         "log_config": None,
         "access_log": False,
@@ -85,17 +96,20 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
+    state.lookups = Lookups(kube.connection, state.metrics)
     admission = _Server(
         uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
     )
     plain = _Server(uvicorn.Config(Plain(state), **common))
     state.metrics.certificate_expiry.set(certificate.expires)
 
-    async def watch_certificate() -> None:
+    async def watch_files() -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             if certificate.refresh():
                 state.metrics.certificate_expiry.set(certificate.expires)
+            if file.refresh():
+                state.config = file.config  # at once for all that comes; what is being decided ends as it began
 
     async def plain_after_admission() -> None:
         # Stays to answer the probes while admission drains.
@@ -104,24 +118,27 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         finally:
             plain.should_exit = True
 
-    def stop(name: str) -> None:
-        log.info("stopping on %s: requests in flight are answered first", name)
+    def stop(name: str, after: float) -> None:
+        """Not ready from now on, and each answer closes its connection, so that API servers go elsewhere; then stop listening."""
+        if state.stopping:
+            after = 0.0  # told twice
+        log.info("stopping on %s: answering for %g s more", name, after)
         state.stopping = True
-        admission.should_exit = True
+        loop.call_later(after, setattr, admission, "should_exit", True)
 
     # What the start has made stays; a collection now and then must not walk over it while the API server waits.
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
+    for number, after in ((signal.SIGTERM, linger), (signal.SIGINT, 0.0)):
+        loop.add_signal_handler(number, stop, number.name, after)
     admission_task = asyncio.create_task(admission.serve(sockets=sockets[:1]))
     tasks = [
         admission_task,
         asyncio.create_task(plain.serve(sockets=sockets[1:])),
         asyncio.create_task(plain_after_admission()),
     ]
-    watcher = asyncio.create_task(watch_certificate())
+    watcher = asyncio.create_task(watch_files())
     while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
         await asyncio.sleep(0.01)
     state.ready = True
@@ -137,4 +154,5 @@ async def _serve(state: State, certificate: Certificate, sockets: list[socket.so
         await asyncio.gather(*tasks)
     finally:
         watcher.cancel()
+        await state.lookups.close()
         log.info("stopped")

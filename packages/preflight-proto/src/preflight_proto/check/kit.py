@@ -18,7 +18,7 @@ class KitSettings:
         names.ENV_CONNECTOR_SOCKET,
         text("a socket path", f"e.g. {names.SOCKET_URI}"),
         default=names.SOCKET_URI,
-        help="where the node's platform connector listens",
+        help=f"where the node's platform connector listens; {names.SOCKET_OFF}: nothing is reported",
     )
     token_path: str | None = setting(
         names.ENV_CONNECTOR_TOKEN_PATH,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .. import names
 from .events import Event
 from .kit import KitSettings
 
@@ -59,11 +60,14 @@ def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> 
 async def send(
     events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
 ) -> str | None:
-    """Send ``events`` in one batch; None when they were taken, else one sentence that says why not.
+    """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence that says why not.
 
     A refusal for good (a malformed or foreign batch) is not tried again; anything else is, until the budget is spent.
     """
     if not events:
+        return None
+    if kit.socket == names.SOCKET_OFF:
+        progress("reports are switched off here; nothing is sent, the verdict stands")
         return None
     path = kit.socket.removeprefix("unix://")
     message = batch(events, kit, datetime.datetime.now(datetime.UTC))

@@ -1,0 +1,174 @@
+"""What pods' resource claims ask for: the only thing that admission asks the API server, and only where device classes are configured.
+
+A claim's spec is immutable, so it is kept: one bounded GET for one that is not known, however many pods wait for it, and none
+for one that is. What does not exist is forgotten after a second, for then somebody creates it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from . import claims
+from .claims import Claim, Ref
+from .kube import Connection, KubeError
+from .metrics import Metrics
+
+__all__ = ["Lookups", "Unavailable"]
+
+GROUP: Final = "/apis/resource.k8s.io"
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""Those whose shape is known, newest first."""
+KEPT: Final = 60.0
+"""Seconds; a claim of the same name may have been made anew since."""
+ABSENT_KEPT: Final = 1.0
+GROUP_KEPT: Final = 60.0
+MOST: Final = 10_000
+"""Claims kept; the one not asked for longest goes first."""
+PATIENCE: Final = 2.5
+"""Seconds for one answer, well within the API server's own patience with us."""
+AT_ONCE: Final = 32
+RECONNECT: Final = 300.0
+"""Seconds after which the token is read again; the kubelet renews it within the hour."""
+
+
+class Unavailable(Exception):
+    """It cannot be found out; the API server's failurePolicy decides. The message is one sentence."""
+
+
+class Lookups:
+    """Use within one event loop. ``connect`` says how the API server is reached and may raise :class:`~.kube.KubeError`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        metrics: Metrics,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect, self._metrics, self._transport, self._clock = connect, metrics, transport, clock
+        self._kept: OrderedDict[tuple[str, Ref], tuple[float, Claim | None]] = OrderedDict()
+        self._asking: dict[object, asyncio.Task[Any]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._client: httpx.AsyncClient | None = None
+        self._token_until = 0.0
+        self._version: tuple[float, str | None] = (0.0, None)
+
+    async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None]:
+        """What each asks for; None for one that does not exist. Raises :class:`Unavailable`."""
+        wanted = list(refs)
+        found = await asyncio.gather(*(self._one(namespace, ref) for ref in wanted), return_exceptions=True)
+        known: dict[Ref, Claim | None] = {}
+        for ref, one in zip(wanted, found, strict=True):
+            if isinstance(one, BaseException):
+                raise one
+            known[ref] = one
+        return known
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _one(self, namespace: str, ref: Ref) -> Claim | None:
+        key = (namespace, ref)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] > self._clock():
+            self._kept.move_to_end(key)
+            self._metrics.lookups.labels("known").inc()
+            return kept[1]
+        claim: Claim | None = await self._together(key, lambda: self._fetch(namespace, ref))
+        return claim
+
+    async def _together(self, key: object, ask: Callable[[], Any]) -> Any:
+        """The one answer for all who wait for it; it goes on when one of them gives up."""
+        if (task := self._asking.get(key)) is None:
+            task = self._asking[key] = asyncio.create_task(ask())
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, namespace: str, ref: Ref) -> Claim | None:
+        version = await self._together(GROUP, self._served)
+        made = None
+        if version is not None:
+            name = quote(ref.name, safe="")
+            made = await self._get(f"{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}")
+        claim = None if made is None else claims.read(made)
+        self._metrics.lookups.labels("absent" if claim is None else "found").inc()
+        self._kept[namespace, ref] = (self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim)
+        self._kept.move_to_end((namespace, ref))
+        while len(self._kept) > MOST:
+            self._kept.popitem(last=False)
+        self._metrics.claims_kept.set(len(self._kept))
+        return claim
+
+    async def _served(self) -> str | None:
+        """The version to ask in; None while the cluster has no such group, which is looked at again every minute."""
+        until, version = self._version
+        if until > self._clock():
+            return version
+        group = await self._get(GROUP)
+        served = {one.get("version") for one in (group or {}).get("versions", [])}
+        version = next((one for one in VERSIONS if one in served), None)
+        self._version = (self._clock() + GROUP_KEPT, version)
+        return version
+
+    async def _get(self, path: str) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(PATIENCE), self._room:
+                answer = await (await self._ready()).get(path)
+        except TimeoutError:
+            raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
+        except KubeError as error:
+            raise self._unavailable(str(error).rstrip(".")) from error
+        except httpx.HTTPError as error:
+            await self._drop()
+            raise self._unavailable(f"GET {path}: no answer ({str(error) or type(error).__name__})") from error
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if not answer.is_success:
+            if answer.status_code == httpx.codes.UNAUTHORIZED:
+                self._token_until = 0.0
+            hint = "; does the ServiceAccount have get on it?" if answer.status_code == httpx.codes.FORBIDDEN else ""
+            raise self._unavailable(f"GET {path}: the API server answered {answer.status_code}{hint}")
+        try:
+            made = answer.json()
+        except ValueError:
+            made = None
+        if not isinstance(made, dict):
+            raise self._unavailable(f"GET {path}: the API server's answer is no object")
+        return made
+
+    def _unavailable(self, why: str) -> Unavailable:
+        self._metrics.lookups.labels("failed").inc()
+        return Unavailable(f"the pod's resource claims cannot be looked up: {why}")
+
+    async def _ready(self) -> httpx.AsyncClient:
+        if self._client is None or self._token_until <= self._clock():
+            target = await asyncio.to_thread(self._connect)
+            if self._client is None:
+                # Proxies of the environment are for the world outside, not for the cluster's own API server.
+                self._client = httpx.AsyncClient(
+                    base_url=target.server,
+                    verify=target.verify,
+                    timeout=PATIENCE,
+                    trust_env=False,
+                    headers={"User-Agent": "preflight-webhook", "Accept": "application/json"},
+                    transport=self._transport,
+                )
+            if target.token:
+                self._client.headers["Authorization"] = f"Bearer {target.token}"
+            self._token_until = self._clock() + RECONNECT
+        return self._client
+
+    async def _drop(self) -> None:
+        """Connect anew the next time: the address or the authority may have changed."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()

@@ -1,0 +1,214 @@
+"""The real webhook behind a real API server that it asks about claims, and namespaces of every Pod Security level."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from preflight_e2e.apiserver import ApiServer, assets
+
+CONFIG = """
+checks: [{name: dcgm-diag, image: d}]
+gpuDetection: {deviceClasses: [gpu.nvidia.com]}
+onPodSecurityConflict: report-off
+"""
+LEVEL = "pod-security.kubernetes.io/enforce"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    url: str
+    ca: str
+    plain: str
+
+    def lookups(self, result: str) -> float:
+        lines = httpx.get(f"{self.plain}/metrics", trust_env=False).text.splitlines()
+        label = f'preflight_webhook_lookups_total{{result="{result}"}} '
+        return sum(float(line.removeprefix(label)) for line in lines if line.startswith(label))
+
+
+@contextmanager
+def serving(folder: Path, authority: trustme.CA, kubeconfig: Path) -> Iterator[Webhook]:
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    (folder / "config.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
+    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    told = folder / "told"
+    with told.open("wb") as out:  # no pipe: nobody reads it
+        process = subprocess.Popen(command, stdout=out, env=environment)
+    while not (lines := told.read_text().splitlines()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    port, plain = json.loads(lines[0])["ports"]
+    try:
+        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+        yield Webhook(f"https://127.0.0.1:{port}/mutate-pod", bundle, f"http://127.0.0.1:{plain}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    api: httpx.Client
+    webhook: Webhook
+
+    def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
+        return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
+
+    def template(self, namespace: str, name: str, *requests: dict[str, Any]) -> None:
+        body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+        answer = self.create(namespace, "resourceclaimtemplates", body, "/apis/resource.k8s.io/v1")
+        assert answer.status_code == 201, answer.text
+
+    def pod(self, namespace: str, template: str, **metadata: Any) -> httpx.Response:
+        main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
+        spec = {
+            "containers": [main],
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+        }
+        return self.create(namespace, "pods", {"metadata": {"generateName": "p-", **metadata}, "spec": spec})
+
+
+def entry(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
+    level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
+    mine = {"key": "webhook", "operator": "In", "values": [of]}
+    return {
+        "name": f"{name}.nvsentinel.nvidia.com",
+        "clientConfig": {"url": webhook.url + path, "caBundle": webhook.ca},
+        "namespaceSelector": {"matchExpressions": [level, mine]},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if (folder := assets()) is None:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    home, authority = tmp_path_factory.mktemp("apiserver"), trustme.CA()
+    with ApiServer(home, folder, authorization="RBAC") as server:
+        known = server.kubeconfig(home / "kubeconfig")
+        stranger = home / "stranger"
+        stranger.write_text(known.read_text().replace(server.token, "nobody"))
+        headers = {"Authorization": f"Bearer {server.token}"}
+        trust = ssl.create_default_context(cafile=str(server.ca))
+        with (
+            serving(tmp_path_factory.mktemp("known"), authority, known) as webhook,
+            serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
+            httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api,
+        ):
+            made = Cluster(api, webhook)
+            entries = [
+                entry("preflight", webhook, "", confined=False, of="known"),
+                entry("confined", webhook, "/confined", confined=True, of="known"),
+                entry("refused", refused, "", confined=False, of="refused"),
+            ]
+            kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+            body = {**kind, "metadata": {"name": "preflight"}, "webhooks": entries}
+            path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
+            assert api.post(path, json=body).status_code == 201
+            for name, of, level in (
+                ("open", "known", "privileged"),
+                ("baseline", "known", "baseline"),
+                ("restricted", "known", "restricted"),
+                ("refused", "refused", "privileged"),
+            ):
+                labels = {"webhook": of, LEVEL: level}
+                assert api.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}).is_success
+            made.template("open", "gpus", GPUS)
+            end = time.monotonic() + 30
+            while "initContainers" not in made.pod("open", "gpus").json().get("spec", {}):
+                assert time.monotonic() < end, "the API server does not ask the webhook"
+            yield made
+
+
+GPUS = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2}}
+ALTERNATIVES = {
+    "name": "gpu",
+    "firstAvailable": [
+        {"name": "large", "deviceClassName": "gpu.nvidia.com", "count": 1},
+        {"name": "small", "deviceClassName": "gpu.nvidia.com", "count": 2},
+    ],
+}
+OTHER = {"name": "gpu", "firstAvailable": [*ALTERNATIVES["firstAvailable"], {"name": "f", "deviceClassName": "fpga"}]}
+
+
+def check(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 201, answer.text
+    [one] = answer.json()["spec"]["initContainers"]
+    assert isinstance(one, dict)
+    return one
+
+
+def expected(container: dict[str, Any]) -> str | None:
+    return next((e["value"] for e in container["env"] if e["name"] == "EXPECTED_GPUS"), None)
+
+
+def test_a_pod_with_a_gpu_claim_is_checked_with_that_claim(cluster: Cluster) -> None:
+    one = check(cluster.pod("open", "gpus"))
+    assert (one["resources"]["claims"], expected(one)) == ([{"name": "gpus"}], "2")
+
+
+def test_alternatives_count_when_all_of_them_are_gpus(cluster: Cluster) -> None:
+    cluster.template("open", "either", ALTERNATIVES)
+    cluster.template("open", "other", OTHER)
+    assert expected(check(cluster.pod("open", "either"))) is None
+    assert "initContainers" not in cluster.pod("open", "other").json()["spec"]
+
+
+def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
+    cluster.template("open", "many", GPUS)
+    before = cluster.webhook.lookups("found")
+    for _ in range(40):
+        check(cluster.pod("open", "many"))
+    assert cluster.webhook.lookups("found") == before + 1
+
+
+def test_a_pod_that_comes_before_its_template_is_told_to_create_it_first(cluster: Cluster) -> None:
+    answer = cluster.pod("open", "late")
+    assert (answer.status_code, "create the claim first" in answer.text) == (403, True)
+    cluster.template("open", "late", GPUS)
+    end = time.monotonic() + 20
+    while cluster.pod("open", "late").status_code != 201:  # that it is absent is remembered for a second
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_without_the_right_to_read_claims_the_failure_policy_decides(cluster: Cluster) -> None:
+    answer = cluster.pod("refused", "any")
+    assert answer.status_code == 500
+    assert "cannot be looked up" in answer.text
+    assert "answered 401" in answer.text
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_without_reports_a_checked_pod_passes_the_pod_security_level(cluster: Cluster, level: str) -> None:
+    security = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
+    main = {
+        "name": "main",
+        "image": "i",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+        "securityContext": {**security, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    answer = cluster.create(level, "pods", {"metadata": {"name": "gpu"}, "spec": {"containers": [main]}})
+    assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in check(answer)["env"]
+    assert "report nothing" in answer.headers["warning"]

@@ -1,0 +1,263 @@
+"""What the checks of the fabric inherit of the workload, and what they never do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_webhook.admission import decide
+from preflight_webhook.config import Config, parse
+from preflight_webhook.decision import Decision
+
+CHECKS = "checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\n"
+CONFIG = parse(CHECKS)
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+
+
+def container(name: str = "main", *, gpus: bool = True, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "image": "i", **(GPUS if gpus else {}), **fields}
+
+
+def judged(*containers: dict[str, Any], config: Config = CONFIG, **spec: Any) -> tuple[Decision, dict[str, Any]]:
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": list(containers), **spec}}
+    decision = decide(json.dumps(pod).encode(), "ml", config)
+    return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
+
+
+def check(pod: dict[str, Any], name: str = "nccl-loopback") -> dict[str, Any]:
+    made: dict[str, Any] = next(c for c in pod["spec"]["initContainers"] if c["name"] == f"preflight-{name}")
+    return made
+
+
+def variables(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "value": f"of {name}"} for name in names]
+
+
+def inherited(pod: dict[str, Any], name: str = "nccl-loopback") -> dict[str, Any]:
+    own = {"of ", "valueFrom"}
+    return {e["name"]: e for e in check(pod, name)["env"] if any(mark in json.dumps(e) for mark in own)}
+
+
+def test_variables_that_match_a_pattern_reach_the_nccl_check_and_no_others() -> None:
+    _, pod = judged(container(env=variables("NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_pml", "HOME", "SECRET")))
+    assert {"NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_pml"} <= inherited(pod).keys()
+    assert not {"HOME", "SECRET"} & {e["name"] for e in check(pod)["env"]}
+    assert not {"NCCL_IB_HCA", "UCX_TLS"} & {e["name"] for e in check(pod, "dcgm-diag")["env"]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_COMM_ID",
+        "NCCL_TESTS_DEVICE",
+        "NCCL_DEBUG_FILE",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_LOOPBACK_TOOL",
+        "NCCL_LOOPBACK_THRESHOLD_GBPS",
+        "GATE",
+        "EXPECTED_GPUS",
+        "PLATFORM_CONNECTOR_SOCKET",
+        "PREFLIGHT_TOPOLOGY_MAP",
+    ],
+)
+def test_what_would_bend_the_check_is_never_inherited_even_if_listed(name: str) -> None:
+    config = parse(CHECKS + f"ncclEnvPatterns: ['*', {name}]")
+    _, pod = judged(container(env=variables(name)), config=config)
+    assert f"of {name}" not in json.dumps(check(pod))
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "PATH"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_names_that_load_code_are_inherited_only_when_listed_literally(name: str, listed: bool) -> None:
+    config = parse(CHECKS + f"ncclEnvPatterns: ['*'{', ' + name if listed else ''}]")
+    _, pod = judged(container(env=variables(name)), config=config)
+    assert (name in inherited(pod)) is listed
+
+
+def test_variables_from_elsewhere_come_as_they_are() -> None:
+    entry = {"name": "NCCL_SOCKET_IFNAME", "valueFrom": {"configMapKeyRef": {"name": "net", "key": "if"}}}
+    _, pod = judged(container(env=[entry]))
+    assert entry in check(pod)["env"]
+
+
+def test_of_two_containers_the_first_with_gpus_decides_and_the_user_is_told() -> None:
+    def setting(value: str) -> dict[str, Any]:
+        return {"env": [{"name": "NCCL_IB_HCA", "value": value}]}
+
+    decision, pod = judged(container("side", gpus=False, **setting("a")), container(**setting("b")))
+    assert [e for e in check(pod)["env"] if e["name"] == "NCCL_IB_HCA"] == [{"name": "NCCL_IB_HCA", "value": "b"}]
+    assert decision.warnings == [
+        "NCCL_IB_HCA differs between spec.containers[1] and spec.containers[0]; nccl-loopback runs with that of spec.containers[1]"
+    ]
+
+
+def test_a_value_that_refers_to_what_is_not_inherited_stays_behind() -> None:
+    env = [
+        *variables("NIC"),
+        {"name": "NCCL_SOCKET_IFNAME", "value": "=$(NIC)"},
+        {"name": "NCCL_A", "value": "$$(NIC)"},
+    ]
+    decision, pod = judged(container(env=env))
+    assert [e["name"] for e in check(pod)["env"] if e["name"].startswith("NCCL")] == ["NCCL_A"]
+    assert "refers to NIC" in decision.warnings[0]
+
+
+def test_the_operators_value_wins_over_the_workloads() -> None:
+    config = parse(
+        "checks: [{name: nccl-loopback, image: l, env: [{name: NCCL_IB_HCA, value: mine}]}]\nskipNcclWithoutNetwork: false"
+    )
+    _, pod = judged(container(env=variables("NCCL_IB_HCA")), config=config)
+    assert [e["value"] for e in check(pod)["env"] if e["name"] == "NCCL_IB_HCA"] == ["mine"]
+
+
+SHM = {"name": "dev-shm", "emptyDir": {"medium": "Memory"}}
+TOPO = {"name": "topo", "configMap": {"name": "topo"}}
+
+
+def test_the_workloads_dev_shm_is_used_and_no_second_one_made() -> None:
+    mounts = [{"name": "dev-shm", "mountPath": "/dev/shm/"}]
+    _, pod = judged(container(volumeMounts=mounts), volumes=[SHM])
+    assert [m for m in check(pod)["volumeMounts"] if "shm" in m["mountPath"]] == mounts
+    assert "preflight-shm" not in json.dumps(pod)
+    assert "dev-shm" not in json.dumps(check(pod, "dcgm-diag"))
+
+
+def test_without_one_an_nccl_check_gets_shared_memory_of_its_own() -> None:
+    _, pod = judged(container())
+    assert {"name": "preflight-shm", "mountPath": "/dev/shm"} in check(pod)["volumeMounts"]
+    assert {"name": "preflight-shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
+
+
+def test_the_users_topology_file_comes_with_the_mount_that_holds_it() -> None:
+    mounts = [
+        {"name": "data", "mountPath": "/data"},
+        {"name": "data", "mountPath": "/etc/nccl-conf", "subPath": "x"},
+        {"name": "topo", "mountPath": "/etc/nccl-conf/topo"},
+    ]
+    env = [{"name": "NCCL_TOPO_FILE", "value": "/etc/nccl-conf/topo/h100.xml"}]
+    _, pod = judged(container(env=env, volumeMounts=mounts), volumes=[TOPO, {"name": "data", "emptyDir": {}}])
+    assert env[0] in check(pod)["env"]
+    theirs = [m for m in check(pod)["volumeMounts"] if not m["name"].startswith("preflight-")]
+    assert theirs == [{"name": "topo", "mountPath": "/etc/nccl-conf/topo", "readOnly": True}]
+
+
+def test_a_topology_file_of_the_workloads_image_stays_behind() -> None:
+    decision, pod = judged(container(env=[{"name": "NCCL_TOPO_FILE", "value": "/opt/image/topo.xml"}]))
+    assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
+    assert "lies in no volume" in decision.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/usr", "/usr/bin", "/etc", "/dev", "/opt", "/opt/venv/lib", "/var/run", "/run/nvsentinel", "/tmp",
+             "/var/run/nvsentinel/nvsentinel.sock", "/dev/termination-log", "/etc/preflight/roster", "/var/lib/preflight/../preflight"]
+)  # fmt: skip
+def test_no_mount_covers_what_the_check_itself_needs(path: str) -> None:
+    config = parse(CHECKS + "ncclMountPatterns: ['*']")
+    env = [{"name": "NCCL_TOPO_FILE", "value": f"{path}/topo.xml"}]
+    decision, pod = judged(
+        container(env=env, volumeMounts=[{"name": "topo", "mountPath": path}]), volumes=[TOPO], config=config
+    )
+    assert "topo" not in json.dumps(check(pod))
+    assert any("it would cover" in warning for warning in decision.warnings)
+
+
+def test_two_mounts_at_one_path_become_one() -> None:
+    volumes = [SHM, {"name": "other", "emptyDir": {}}]
+    first = container("a", volumeMounts=[{"name": "dev-shm", "mountPath": "/dev/shm"}])
+    second = container("b", volumeMounts=[{"name": "other", "mountPath": "/dev/shm"}])
+    decision, pod = judged(first, second, volumes=volumes)
+    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == ["dev-shm"]
+    assert "another one is at that path" in decision.warnings[0]
+
+
+names = st.sampled_from(["NCCL_A", "NCCL_B", "UCX_C", "NCCL_COMM_ID", "LD_PRELOAD", "PATH", "GATE", "NCCL_TOPO_FILE"])
+paths = st.sampled_from(["/dev/shm", "/dev/shm/", "//dev/shm", "/tmp", "/data", "/var/run/nvsentinel", "/data/topo"])
+containers = st.builds(
+    lambda env, mounts, gpus: {
+        "env": [{"name": n, "value": v} for n, v in env],
+        "volumeMounts": [{"name": v, "mountPath": p} for p, v in mounts.items()],
+        "gpus": gpus,
+    },
+    st.lists(st.tuples(names, st.sampled_from(["x", "$(NCCL_A)", "/data/topo.xml"])), max_size=5),
+    st.dictionaries(paths, st.sampled_from(["one", "two"]), max_size=4),
+    st.booleans(),
+)
+
+
+@given(st.lists(containers, min_size=1, max_size=3))
+def test_no_name_and_no_path_stands_twice_in_a_check(made: list[dict[str, Any]]) -> None:
+    config = parse(CHECKS + "ncclMountPatterns: ['/dev/shm', '/data*']\nncclEnvPatterns: ['*']")
+    volumes = [{"name": "one", "emptyDir": {}}, {"name": "two", "emptyDir": {}}]
+    everyone = [container(f"c{i}", **fields) for i, fields in enumerate(made)]
+    _, pod = judged(*everyone, container("gpu"), volumes=volumes, config=config)
+    for one in pod["spec"]["initContainers"]:
+        variables = [e["name"] for e in one["env"]]
+        mounts = ["/" + m["mountPath"].strip("/") for m in one["volumeMounts"]]
+        assert len(variables) == len({*variables})
+        assert len(mounts) == len({*mounts})
+        assert {m["name"] for m in one["volumeMounts"]} <= {v["name"] for v in pod["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [
+        ({"capabilities": {"add": ["IPC_LOCK"]}}, True),
+        ({"capabilities": {"add": ["CAP_IPC_LOCK"]}}, True),
+        ({"privileged": True}, True),
+        ({"capabilities": {"drop": ["IPC_LOCK"]}}, False),
+        ({}, False),
+    ],
+)
+def test_memory_is_locked_only_where_the_workload_may(security: dict[str, Any], expected: bool) -> None:
+    _, pod = judged(container(securityContext=security))
+    wanted = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if expected else {})}
+    assert check(pod)["securityContext"]["capabilities"] == wanted
+    assert check(pod, "dcgm-diag")["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+TYPES = "ncclTopology: {instanceTypeMapping: {p5.48xlarge: aws-p5.48xlarge.xml, a3: gcp.xml}}"
+
+
+def test_topology_files_by_instance_type_reach_the_check() -> None:
+    _, pod = judged(container(), config=parse(CHECKS + TYPES))
+    env = {e["name"]: e.get("value") for e in check(pod)["env"]}
+    assert env["PREFLIGHT_TOPOLOGY_MAP"] == "a3=gcp.xml,p5.48xlarge=aws-p5.48xlarge.xml"
+    assert env["NODE_INSTANCE_TYPE_PATH"] == "/etc/preflight-node/instance-type"
+    assert "PREFLIGHT_TOPOLOGY_FALLBACK" not in env
+    [volume] = [v for v in pod["spec"]["volumes"] if v["name"] == "preflight-node"]
+    assert volume["downwardAPI"]["items"] == [
+        {
+            "path": "instance-type",
+            "fieldRef": {
+                "apiVersion": "v1",
+                "fieldPath": "metadata.annotations['preflight.nvsentinel.nvidia.com/instance-type']",
+            },
+        }
+    ]
+
+
+def test_without_a_fallback_the_check_is_told() -> None:
+    _, pod = judged(container(), config=parse(CHECKS + "ncclTopology: {enableFallback: false}"))
+    assert {"name": "PREFLIGHT_TOPOLOGY_FALLBACK", "value": "false"} in check(pod)["env"]
+
+
+def test_a_required_check_inherits_nothing() -> None:
+    config = parse("checks: [{name: nccl-loopback, image: l, required: true}]\nskipNcclWithoutNetwork: false")
+    mounts = [{"name": "dev-shm", "mountPath": "/dev/shm"}]
+    _, pod = judged(container(env=variables("NCCL_X"), volumeMounts=mounts), volumes=[SHM], config=config)
+    assert "NCCL_X" not in json.dumps(check(pod))
+    assert "dev-shm" not in json.dumps(check(pod))
+
+
+def test_any_check_may_have_patterns_of_its_own() -> None:
+    config = parse("checks: [{name: mine, image: m, envPatterns: [MY_*], mountPatterns: [/data]}]")
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    volumes = [{"name": "data", "emptyDir": {}}]
+    _, pod = judged(container(env=variables("MY_X", "NCCL_X"), volumeMounts=mounts), volumes=volumes, config=config)
+    assert {n for n in inherited(pod, "mine") if n.endswith("_X")} == {"MY_X"}
+    assert mounts[0] in check(pod, "mine")["volumeMounts"]

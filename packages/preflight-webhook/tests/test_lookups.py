@@ -1,0 +1,242 @@
+"""The cache of resource claims: how often the API server is asked, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from preflight_webhook.claims import Claim, Ref
+from preflight_webhook.kube import Connection, KubeError
+from preflight_webhook.lookups import Lookups, Unavailable
+from preflight_webhook.metrics import Metrics
+
+T = TypeVar("T")
+OWN = Ref("resourceclaimtemplates", "own")
+MADE = {"spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}}
+V1 = {"versions": [{"version": "v1beta1"}, {"version": "v1"}]}
+
+
+class Api:
+    """An API server that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.group: dict[str, Any] | None = V1
+        self.answer: Callable[[httpx.Request], Awaitable[httpx.Response] | httpx.Response] = lambda _: httpx.Response(
+            200, json=MADE
+        )
+        self.now, self.metrics = 100.0, Metrics()
+        self.tokens = iter(f"token-{n}" for n in range(1000))
+        self.authorizations: list[str] = []
+
+    def lookups(self) -> Lookups:
+        return Lookups(self.connect, self.metrics, transport=httpx.MockTransport(self.handle), clock=lambda: self.now)
+
+    def connect(self) -> Connection:
+        return Connection("https://api", ssl.create_default_context(), next(self.tokens))
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.path)
+        self.authorizations.append(request.headers["authorization"])
+        if request.url.path == "/apis/resource.k8s.io":
+            return httpx.Response(404) if self.group is None else httpx.Response(200, json=self.group)
+        answer = self.answer(request)
+        return answer if isinstance(answer, httpx.Response) else await answer
+
+    def counted(self, result: str) -> float:
+        return self.metrics.registry.get_sample_value("preflight_webhook_lookups_total", {"result": result}) or 0.0
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def run(story: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(story)
+
+
+def test_a_known_claim_takes_no_request_and_an_unknown_one_takes_one(api: Api) -> None:
+    async def story() -> None:
+        lookups = api.lookups()
+        for _ in range(50):
+            [claim] = (await lookups.claims("ml", [OWN])).values()
+            assert claim is not None
+            assert claim[0].classes == ("gpu.nvidia.com",)
+        path = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaimtemplates/own"
+        assert api.asked == ["/apis/resource.k8s.io", path]
+        await lookups.claims("other", [OWN])
+        assert len(api.asked) == 3  # a namespace of its own
+
+    run(story())
+    assert (api.counted("found"), api.counted("known")) == (2, 49)
+
+
+def test_a_gang_of_128_created_at_once_takes_one_request(api: Api) -> None:
+    async def slowly(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0)
+        return httpx.Response(200, json=MADE)
+
+    api.answer = slowly
+
+    async def story() -> None:
+        lookups = api.lookups()
+        found = await asyncio.gather(*(lookups.claims("ml", [OWN]) for _ in range(128)))
+        assert all(one[OWN] for one in found)
+
+    run(story())
+    assert len(api.asked) == 2
+
+
+def test_one_that_gives_up_does_not_take_the_answer_from_the_others(api: Api) -> None:
+    gate = asyncio.Event()
+
+    async def held(_: httpx.Request) -> httpx.Response:
+        await gate.wait()
+        return httpx.Response(200, json=MADE)
+
+    api.answer = held
+
+    async def story() -> Claim | None:
+        lookups = api.lookups()
+        first = asyncio.create_task(lookups.claims("ml", [OWN]))
+        second = asyncio.create_task(lookups.claims("ml", [OWN]))
+        while len(api.asked) < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        gate.set()
+        return (await second)[OWN]
+
+    assert run(story())
+
+
+def test_a_claim_is_asked_for_again_after_a_minute_and_an_absent_one_after_a_second(api: Api) -> None:
+    async def story() -> None:
+        lookups = api.lookups()
+        await lookups.claims("ml", [OWN])
+        api.now += 59
+        await lookups.claims("ml", [OWN])
+        assert len(api.asked) == 2
+        api.now += 2
+        api.answer = lambda _: httpx.Response(404)
+        assert await lookups.claims("ml", [OWN]) == {OWN: None}
+        before = len(api.asked)
+        assert await lookups.claims("ml", [OWN]) == {OWN: None}
+        assert len(api.asked) == before
+        api.now += 1.1
+        api.answer = lambda _: httpx.Response(200, json=MADE)
+        assert (await lookups.claims("ml", [OWN]))[OWN]
+
+    run(story())
+
+
+def test_no_more_claims_are_kept_than_there_is_room_for(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight_webhook.lookups.MOST", 10)
+
+    async def story() -> None:
+        lookups = api.lookups()
+        for number in range(30):
+            await lookups.claims("ml", [Ref(OWN.plural, f"claim-{number}")])
+
+    run(story())
+    assert api.metrics.registry.get_sample_value("preflight_webhook_claims_kept") == 10
+
+
+def test_an_absent_group_is_an_empty_one_and_looked_for_again_after_a_minute(api: Api) -> None:
+    api.group = None
+
+    async def story() -> None:
+        lookups = api.lookups()
+        assert await lookups.claims("ml", [OWN]) == {OWN: None}
+        api.now += 2
+        assert await lookups.claims("ml", [OWN]) == {OWN: None}
+        assert api.asked == ["/apis/resource.k8s.io"]
+        api.now += 60
+        api.group = V1
+        assert (await lookups.claims("ml", [OWN]))[OWN]
+
+    run(story())
+
+
+@pytest.mark.parametrize(("served", "asked"), [(["v1beta1", "v1beta2"], "v1beta2"), (["v1beta1"], "v1beta1")])
+def test_the_newest_known_version_is_asked(api: Api, served: list[str], asked: str) -> None:
+    api.group = {"versions": [{"version": one} for one in served]}
+    run(api.lookups().claims("ml", [OWN]))
+    assert f"/{asked}/" in api.asked[-1]
+
+
+def refuse(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda _: httpx.Response(403), "answered 403; does the ServiceAccount have get on it?"),
+        (lambda _: httpx.Response(500), "answered 500"),
+        (lambda _: httpx.Response(200, text="no json"), "no object"),
+        (refuse, "no answer (refused)"),
+    ],
+)
+def test_what_cannot_be_found_out_is_told_and_not_kept(api: Api, answer: Any, says: str) -> None:
+    async def story() -> None:
+        lookups, api.answer = api.lookups(), answer
+        with pytest.raises(Unavailable) as caught:
+            await lookups.claims("ml", [OWN])
+        assert says in str(caught.value)
+        api.answer = lambda _: httpx.Response(200, json=MADE)
+        assert (await lookups.claims("ml", [OWN]))[OWN]
+
+    run(story())
+    assert api.counted("failed") == 1
+
+
+def test_an_api_server_that_hangs_is_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight_webhook.lookups.PATIENCE", 0.05)
+
+    async def hang(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    api.answer = hang
+    with pytest.raises(Unavailable, match=r"no answer within 0.05 s"):
+        run(api.lookups().claims("ml", [OWN]))
+
+
+def test_a_token_that_is_refused_is_read_again(api: Api) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        known = request.headers["authorization"] != "Bearer token-0"
+        return httpx.Response(200, json=MADE) if known else httpx.Response(401)
+
+    api.answer = answer
+
+    async def story() -> None:
+        lookups = api.lookups()
+        with pytest.raises(Unavailable):
+            await lookups.claims("ml", [OWN])
+        assert (await lookups.claims("ml", [OWN]))[OWN]
+
+    run(story())
+
+
+def test_the_token_is_read_again_now_and_then(api: Api) -> None:
+    async def story() -> None:
+        lookups = api.lookups()
+        await lookups.claims("ml", [OWN])
+        api.now += 301
+        await lookups.claims("ml", [OWN])
+
+    run(story())
+    assert api.authorizations[-1] == "Bearer token-1"
+
+
+def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
+    def nowhere() -> Connection:
+        raise KubeError("KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+
+    with pytest.raises(Unavailable, match="KUBECONFIG is not set"):
+        run(Lookups(nowhere, Metrics()).claims("ml", [OWN]))

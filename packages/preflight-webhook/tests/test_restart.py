@@ -1,0 +1,145 @@
+"""A rolling restart of two replicas under load loses no admission."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+}
+KIND = {"group": "", "version": "v1", "kind": "Pod"}
+REVIEW = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {"uid": "u", "kind": KIND, "operation": "CREATE", "namespace": "ml", "object": POD},
+}
+
+
+@dataclass
+class Replica:
+    process: subprocess.Popen[bytes]
+    url: str
+    plain: str
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.plain}/readyz", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@dataclass
+class Service:
+    """What sends requests only where somebody is ready, as kube-proxy does: a little late."""
+
+    replicas: list[Replica] = field(default_factory=list)
+
+    def drop_when_unready(self, replica: Replica) -> None:
+        while replica.ready():
+            time.sleep(0.05)
+        self.replicas = [one for one in self.replicas if one is not replica]
+
+
+@contextmanager
+def replica(folder: Path, number: int) -> Iterator[Replica]:
+    told = folder / f"told-{number}"
+    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
+    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0", "--linger", "2"]
+    with told.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out)
+    try:
+        while not (lines := told.read_text().splitlines()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        port, plain = json.loads(lines[0])["ports"]
+        yield Replica(process, f"https://localhost:{port}/mutate-pod", f"http://127.0.0.1:{plain}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass
+class Client:
+    """An API server: keeps its connections as long as it may, and sends no request twice."""
+
+    service: Service
+    trust: ssl.SSLContext
+    answered: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, stop: threading.Event) -> None:
+        body = json.dumps(REVIEW).encode()
+        with httpx.Client(verify=self.trust, trust_env=False, timeout=20) as http:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                target = self.service.replicas[number % len(self.service.replicas)]
+                try:
+                    answer = http.post(target.url, content=body, headers={"content-type": "application/json"})
+                    patch = base64.b64decode(answer.json()["response"]["patch"])
+                    assert b"preflight-dcgm-diag" in patch
+                except Exception as error:
+                    self.failures.append(repr(error))
+                self.answered += 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text("checks: [{name: dcgm-diag, image: d}]")
+    return tmp_path
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 40
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_rolling_restart_under_load_loses_no_admission(folder: Path) -> None:
+    authority, service, stop = trustme.CA(), Service(), threading.Event()
+    leaf = authority.issue_cert("localhost")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    with ExitStack() as stack:
+        old = [stack.enter_context(replica(folder, number)) for number in range(2)]
+        service.replicas = list(old)
+        clients = [Client(service, trust) for _ in range(6)]
+        threads = [threading.Thread(target=client.run, args=(stop,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: min(client.answered for client in clients) > 10)
+            for number, leaving in enumerate(old, 2):
+                successor = stack.enter_context(replica(folder, number))
+                service.replicas = [*service.replicas, successor]
+                leaving.process.send_signal(signal.SIGTERM)
+                service.drop_when_unready(leaving)
+                assert leaving.process.wait(timeout=30) == 0
+            before = [client.answered for client in clients]
+            wait_until(lambda: all(c.answered > b + 10 for c, b in zip(clients, before, strict=True)))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert [failure for client in clients for failure in client.failures] == []
