@@ -186,6 +186,7 @@ class Controller:
         namespace, raw = key
         name = configmap_name(namespace, raw)
         everyone = tuple(sorted(members.values(), key=lambda m: (m.name, m.uid)))
+        named = object_of(everyone)
         return Gang(
             namespace=namespace,
             id=raw,
@@ -193,6 +194,7 @@ class Controller:
             members=everyone,
             sized=size(namespace, raw, everyone, self._objects.find, self._sources),
             record=record_in(self._config_maps.get((namespace, name))),
+            owner=self._objects.reference(named[0], namespace, named[1]) if named is not None else None,
             obstacle=obstacle(obstructed_by),
         )
 

@@ -69,7 +69,7 @@ def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, A
         "namespace": gang.namespace,
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         "annotations": {names.PREFIX + "gang-id": gang.id},
-        "ownerReferences": _owners(gang.members, {seat.uid for seat in record.seats}),
+        "ownerReferences": _owners(gang, {seat.uid for seat in record.seats}),
     }
     if resource_version:
         metadata["resourceVersion"] = resource_version
@@ -155,11 +155,11 @@ def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -
     )
 
 
-def _owners(members: Sequence[Member], sealed: set[str]) -> list[Mapping[str, Any]]:
-    """Whose end ends the ConfigMap: the members' common controller, else some of the members themselves."""
-    here = [m for m in members if m.uid in sealed]
+def _owners(gang: Gang, sealed: set[str]) -> list[Mapping[str, Any]]:
+    """Whose end ends the ConfigMap: the object that knows the size, else the members' common controller, else some of them."""
+    here = [m for m in gang.members if m.uid in sealed]
     owners = {m.owner for m in here}
-    owner = owners.pop() if len(owners) == 1 else None
+    owner = gang.owner or (owners.pop() if len(owners) == 1 else None)
     references = [owner] if owner is not None else [_pod_reference(m) for m in here[:_MAX_OWNERS]]
     return [
         {"apiVersion": o.api_version, "kind": o.kind, "name": o.name, "uid": o.uid, "blockOwnerDeletion": False}

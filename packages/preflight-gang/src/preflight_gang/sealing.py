@@ -16,6 +16,7 @@ import msgspec
 from preflight_proto.roster import Answer as Word
 
 from .membership import Failure, Member, Stage
+from .objects import OwnerReference
 from .sizing import Sized
 
 __all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
@@ -42,7 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a gang at one moment. ``obstacle``: why nothing can be committed for it, if so."""
+    """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
+    nothing can be committed for it, if so."""
 
     namespace: str
     id: str
@@ -50,6 +52,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
     sized: Sized
     record: Record | None = None
+    owner: OwnerReference | None = None
     obstacle: str = ""
 
     @property
