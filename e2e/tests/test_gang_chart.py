@@ -48,6 +48,13 @@ def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> 
     }
 
 
+def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
+    rights = verbs(only(made(), "ClusterRole"))
+    assert rights["", "pods"] == {"list", "watch", "patch"}
+    assert rights["", "nodes"] == {"list", "watch"}
+    assert rights["", "namespaces"] == {"list"}
+
+
 def test_no_right_is_given_by_pattern() -> None:
     for kind in ("ClusterRole", "Role"):
         for rule in only(made(), kind)["rules"]:
@@ -80,6 +87,12 @@ def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     rights = [v for (g, _), v in verbs(only(made(), "ClusterRole")).items() if g == group]
     assert rights
     assert all(right == READ for right in rights)
+
+
+def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
+    """The controller looks through all of them for the one that a pod belongs to."""
+    kinds = {resource for group, resource in verbs(only(made(), "ClusterRole")) if group == "kubeflow.org"}
+    assert kinds == {f"{kind}jobs" for kind in ("pytorch", "mpi", "tf", "xgboost", "paddle", "jax")}
 
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:

@@ -60,5 +60,6 @@ def test_an_audit_that_would_never_rest_is_refused(interval: str) -> None:
     assert problem.startswith("auditInterval: ")
 
 
-def test_no_audit_is_a_choice() -> None:
-    assert parse("auditInterval: '0'").audit_seconds == 0
+@pytest.mark.parametrize("none", ["0", "'0'", "0s"])
+def test_no_audit_is_a_choice(none: str) -> None:
+    assert parse(f"auditInterval: {none}").audit_seconds == 0

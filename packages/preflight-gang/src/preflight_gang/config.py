@@ -74,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     labelled or among ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
     """
 
-    audit_interval: Annotated[str, Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"
+    audit_interval: Annotated[str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
     exclude_namespaces: tuple[Namespace, ...] = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
@@ -88,7 +88,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     @property
     def audit_seconds(self) -> float:
         """0: no audit."""
-        return parse_duration(self.audit_interval)
+        return parse_duration(str(self.audit_interval))
 
     @property
     def lease_seconds(self) -> float:
