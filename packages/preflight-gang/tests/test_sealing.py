@@ -204,6 +204,8 @@ def test_a_pod_that_failed_and_is_over_is_named_as_what_it_is() -> None:
         "pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",
         "1 of 3 members: no such pod yet",
     )
+
+
 def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
     told = failed("pod-1", "10.0.0.2", own=True)
     assert told.failure is not None
