@@ -28,6 +28,9 @@ SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"d
         ("ContainerStatusUnknown", 137, "", ("inconclusive", "STATUS_UNKNOWN")),
         ("OOMKilled", 1, SAID, ("failed", "FABRIC")),
         ("Error", 143, SAID, ("failed", "FABRIC")),
+        ("Error", 1, SAID.replace('"failed"', '"sick"'), ("inconclusive", "BAD_RESULT")),
+        ("Error", 1, SAID.replace("FABRIC", "a word\\n"), ("failed", "BAD_CODE")),
+        ("Error", 1, SAID.replace("FABRIC", "F" * 65), ("failed", "BAD_CODE")),
     ],
 )
 def test_a_check_is_judged_by_its_word_else_by_its_containers_status(

@@ -6,6 +6,7 @@ follow from namespace and raw id).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -34,6 +35,10 @@ STUCK: Final = {
     "CreateContainerError": "CONTAINER_CREATE",
 }
 """Why a container waits that the kubelet cannot start, and the code that a check has by it."""
+
+OUTCOMES: Final = frozenset({"passed", "skipped", "failed", "misconfigured", "inconclusive"})
+_CODE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?", re.ASCII)
+"""Both become labels of metrics, and anybody's check writes them."""
 
 _RUNTIMES_WORDS: Final = {
     "OOMKilled": ("OUT_OF_MEMORY", "it was killed for want of memory"),
@@ -204,6 +209,13 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
 def read(container: str, end: Terminated) -> Result:
     """What a terminated check has to say (never raises). Where it says nothing, its container's status does."""
     result = from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
+    if result.outcome not in OUTCOMES:
+        said = result.outcome[:40]
+        return msgspec.structs.replace(
+            result, outcome="inconclusive", code="BAD_RESULT", reason=f"its result says {said!r}, which is no outcome"
+        )
+    if not _CODE.fullmatch(result.code):
+        result = msgspec.structs.replace(result, code="BAD_CODE")
     if result.code not in {f"EXIT_{end.exit_code}", "KILLED"}:
         return result
     if end.reason in _RUNTIMES_WORDS:
