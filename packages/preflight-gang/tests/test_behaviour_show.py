@@ -1,0 +1,55 @@
+"""`preflight-gang show`: what a person sees of a gang, with or without a controller."""
+
+from __future__ import annotations
+
+import pytest
+from leading import Leading
+from played import Cluster
+from preflight_e2e.plugin import Api
+from preflight_gang.config import Config, Source, sources_of
+from preflight_gang.show import show
+from preflight_gang.sources import BUILT_IN
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _kubeconfig(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+
+
+async def test_a_sealed_gang_is_shown_with_its_members_and_ranks(cluster: Cluster, leading: Leading) -> None:
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1")
+    shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
+    assert shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1)"
+    assert shown[1] == "  2 members take part; generation 1 sealed with 2"
+    assert [line.split()[:3] for line in shown[2:]] == [["pod-0", "rank", "0"], ["pod-1", "rank", "1"]]
+
+
+async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Cluster) -> None:
+    await cluster.pair()
+    every = await show(cluster.namespace, None, BUILT_IN)
+    assert every
+    for name in ("pod-1", "preflight-job-1"):
+        assert await show(cluster.namespace, name, BUILT_IN) == every
+
+
+async def test_a_gang_that_is_not_there_is_not_shown(cluster: Cluster) -> None:
+    assert await show(cluster.namespace, "job-1", BUILT_IN) == ""
+
+
+async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Cluster) -> None:
+    source = Source(name="teams", group="scheduling.k8s.io", resource="podgroups", kind="PodGroup", size="1 + 2")
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups"
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+    }
+    await cluster.client.create(path, group)
+    await cluster.pair(gang="train", source="teams", about="train", size=None)
+    shown = await show(cluster.namespace, None, sources_of(Config(sources=(source,))))
+    assert "3 members take part; not sealed" in shown
+    assert "by teams train" in shown
