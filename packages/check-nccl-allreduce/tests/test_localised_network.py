@@ -63,6 +63,17 @@ class SwitchedGang(Gang):
         ):
             run("ip", "netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *tbf(rate))
 
+    def shape_path(self, sender: int, receiver: int, rate: int) -> None:
+        """Mbit/s of what one member sends to one other; the rest of its link stays healthy."""
+        inside = ("ip", "netns", "exec", self.names[sender], "tc")
+        on = ("dev", "eth0")
+        run(*inside, "qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "10")
+        for number, mbit in ((10, LINE), (20, rate)):
+            speed = ("rate", f"{mbit}mbit", "ceil", f"{mbit}mbit", "burst", "128kb")
+            run(*inside, "class", "add", *on, "parent", "1:", "classid", f"1:{number}", "htb", *speed)
+        to = ("match", "ip", "dst", f"{self.address(receiver)}/32", "flowid", "1:20")
+        run(*inside, "filter", "add", *on, "parent", "1:", "protocol", "ip", "u32", *to)
+
     def address(self, rank: int) -> str:
         return f"10.97.0.{rank + 1}"
 
@@ -146,3 +157,37 @@ def test_a_hang_is_traced_to_its_node_by_fresh_workers(switched: SwitchedGang) -
     assert {(end.exit_code, end.result.code) for end in ends} == {(1, "ALLREDUCE_HUNG")}
     assert "node-0 never finished" in ends[0].result.reason
     assert switched.fatal() == [0]
+
+
+def test_of_four_members_two_slow_ones_are_too_many_to_blame(switched: SwitchedGang) -> None:
+    switched.join(4)
+    switched.shape(1, SICK)
+    switched.shape(2, SICK)
+    ends = switched.ends()
+    assert {(end.exit_code, end.result.code) for end in ends} == {(1, "LOW_BANDWIDTH")}
+    assert switched.fatal() == []
+
+
+def test_one_slow_path_between_two_good_members_is_named_as_a_link(switched: SwitchedGang) -> None:
+    switched.join(4)
+    switched.shape_path(1, 2, SICK)
+    switched.shape_path(2, 1, SICK)
+    ends = switched.ends()
+    assert {(end.exit_code, end.result.code) for end in ends} == {(1, "LOW_BANDWIDTH")}
+    assert "the path node-1–node-2 stays bad" in switched.connectors[0].events[0].metadata["reason"]
+    assert switched.fatal() == []
+
+
+def test_a_member_lost_while_pairs_are_measured_is_named_and_nobody_blamed(switched: SwitchedGang) -> None:
+    switched.join(3)
+    switched.shape(1, SICK)
+    switched.start(0, 1, 2, NCCL_ALLREDUCE_SIZE="4Mi", NCCL_ALLREDUCE_THRESHOLD_GBPS=FLOOR)
+    switched.seal()
+    switched.members[0].said("round 2 of localisation")
+    switched.members[2].popen.kill()
+    ends = switched.all_ended(0, 1)
+    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {
+        (1, "inconclusive", "MEMBER_LOST")
+    }
+    assert "node-2: its connection ended" in ends[0].result.reason
+    assert switched.fatal() == []

@@ -151,7 +151,12 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
     row = _row(hellos, start)
     if settings.threshold is None:
         if row is None:
-            return [f"no floor: {_no_row(hellos, start)}; the gang passes with its measurement"]
+            then = (
+                "only a contrast between its nodes fails"
+                if start.backend == "nccl"
+                else "its measurement fails nobody in"
+            )
+            return [f"no floor: {_no_row(hellos, start)}; the gang {then}"]
         return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source})"]
     lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
     if row is not None and settings.threshold < row.floor / 2:

@@ -58,12 +58,7 @@ class Ranks:
                 agent = await self._probers(order.round, fresh=order.fresh)
                 return await agent.open(order.round, self._address)
             case Probe():
-                agent = await self._probers(order.round, fresh=order.fresh)
-                assert self._roster is not None
-                result = await agent.probe(order, self._roster, self._count, changed)
-                if result.trouble is not None:
-                    self._say(f"here: probe of round {order.round}: {result.trouble.code}: {result.trouble.text}")
-                return result
+                return await self._probe(order, changed)
 
     async def measure(self, start: Start, changed: Callable[[Stage], None]) -> Result:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""
@@ -91,6 +86,17 @@ class Ranks:
             self._say(
                 f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
             )
+        return result
+
+    async def _probe(self, probe: Probe, changed: Callable[[Stage], None]) -> Result:
+        assert self._roster is not None
+        agent = await self._probers(probe.round, fresh=probe.fresh)
+        result = await agent.probe(probe, self._roster, self._count, changed)
+        what = f"here: probe {probe.index + 1} of round {probe.round}, {probe.world} ranks"
+        if result.trouble is not None:
+            self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
+        else:
+            self._say(f"{what}: median {median(result.times) * 1e3:.3f} ms, {result.wrong} wrong element(s)")
         return result
 
     async def _probers(self, number: int, *, fresh: bool) -> Agent:

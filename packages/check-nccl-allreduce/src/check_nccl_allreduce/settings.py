@@ -44,7 +44,7 @@ class Settings:
         names.ENV_ALLREDUCE_THRESHOLD,
         gbps("300"),
         default=None,
-        help="least bus bandwidth in GB/s; unset takes the table of known hardware, and unknown hardware passes with its measurement",
+        help="least bus bandwidth in GB/s; unset takes the table of known hardware, and unknown hardware fails only where one node is slow against its peers",
     )
     backend: str = setting(
         "NCCL_ALLREDUCE_BACKEND",

@@ -28,10 +28,11 @@ STRANGERS_PER_ADDRESS: Final = 8
 SETTLE: Final = 3.0
 """Seconds to hear the others once one member has failed: who fell over whom is then in the reports."""
 STALLED_AFTER: Final = 30.0
-"""Seconds in which no rank gets further once all communicators work, and then it hangs; :data:`STALL_SHARE` of a short launch."""
-STALL_SHARE: Final = 0.5
+"""Seconds in which no rank gets further once all communicators work, and then it hangs."""
 PROBE_STALLED_AFTER: Final = 15.0
 """The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
+STALL_SHARE: Final = 0.5
+"""Of the time that a launch or a probe has, where that is less."""
 ACK_WITHIN: Final = 5.0
 
 
@@ -323,8 +324,9 @@ def _ends(this: ProbeRound, index: int, started: float, spoilt: float | None, pr
     group = this.order.groups[index]
     if all(rank in this.results for rank in group):
         return started
+    patience = min(STALL_SHARE * this.order.timeout, PROBE_STALLED_AFTER)
     if all(this.is_ready(rank) for rank in group):
-        end = min(started + this.order.timeout, progress.since(this, group) + PROBE_STALLED_AFTER)
+        end = min(started + this.order.timeout, progress.since(this, group) + patience)
     else:
         end = started + this.order.init
     return end if spoilt is None else min(end, spoilt + SETTLE)

@@ -91,11 +91,13 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
 
 
 def _following(state: State, evidence: Evidence) -> Round | None:
-    """Confirmations while there is something to confirm; halves where no edge is bad and the gang is."""
+    """Confirmations while there is something to confirm; where no edge is bad and the gang is, the pairs not yet met, or halves."""
     if len(state.rounds) + 1 >= MAX_ROUNDS or table.early(state, evidence):
         return None
     halved = sum(1 for played in state.rounds if played.round.phase is Phase.HALVES)
     if not halved and (confirmation := rounds.confirm(state, evidence)) is not None:
         return confirmation
     clean = not evidence.suspects and not evidence.grey and not evidence.among_good and evidence.crossing() >= BAD
+    if clean and not halved and evidence.map.size <= rounds.FEW and (others := rounds.rematch(state, evidence)).probes:
+        return others
     return rounds.halves(state, evidence, halved) if clean and halved < 2 else None

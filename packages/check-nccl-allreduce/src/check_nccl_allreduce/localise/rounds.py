@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from .evidence import Evidence, Map
 from .model import MAX_ROUNDS, Phase, Probe, Role, Round, State
 
-__all__ = ["CONFIRMATIONS", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
+__all__ = ["CONFIRMATIONS", "FEW", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
 
 CONFIRMATIONS = 2
 """How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
@@ -15,6 +15,8 @@ CONTROLS = 4
 """Pairs of unused known-good endpoints that show whether a round was disturbed."""
 RETESTS = 2
 """A bad edge between good ends is measured again until it was good once, or this often."""
+FEW = 6
+"""Up to so many endpoints, rounds are enough for every pair; of four, the two matchings leave out two of six."""
 
 _MASK = (1 << 64) - 1
 

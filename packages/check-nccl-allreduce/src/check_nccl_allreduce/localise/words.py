@@ -149,7 +149,9 @@ def halves(state: State) -> str:
 
 
 def unexplained(state: State, *, only_whole: bool) -> str:
-    how = "every pair and every half is good: only the whole gang is slow" if only_whole else "no pair is bad"
+    how = (
+        "every pair and half measured is good: only the whole gang is slow" if only_whole else "no pair measured is bad"
+    )
     return f"{gang(state)}, but {how}; the cause was not found."
 
 
