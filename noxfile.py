@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
+
+if sys.version_info < (3, 11):  # noqa: UP036 (whoever meets this has not read pyproject.toml)
+    sys.exit(
+        f"noxfile.py: Preflight needs Python 3.11 or newer, this is {sys.version.split()[0]}; make .venv with a newer one."
+    )
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
@@ -28,7 +35,19 @@ DEMO = ("preflight-webhook", "preflight-gang", "check-dcgm", "check-nccl-loopbac
 
 def sync(session: nox.Session, *args: str) -> None:
     """Make the session's environment exactly what uv.lock says for `args`."""
-    session.run_install("uv", "sync", "--frozen", *args, env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location})
+    install(session, "uv", "sync", "--frozen", *args, into=Path(session.virtualenv.location))
+
+
+def install(session: nox.Session, *command: str, into: Path) -> None:
+    """Run uv on the environment `into`; where it fails, say in one sentence what may be mended."""
+    try:
+        session.run_install(*command, env={"UV_PROJECT_ENVIRONMENT": str(into)})
+    except CommandFailed:
+        free = shutil.disk_usage(Path.cwd()).free / 1e9
+        session.error(
+            f"{into}: not installed, for the reason that uv gives above; packages need the network (or uv's cache) "
+            f"and room on the disk ({free:.1f} GB are free here)."
+        )
 
 
 @nox.session
@@ -87,7 +106,11 @@ def test(session: nox.Session, member: str) -> None:
         session.run("pytest", "tests", *session.posargs)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
-    sync(session, "--package", member, *group)
+    if member == "check-nccl-allreduce":
+        sync(session, "--inexact", "--package", member, *group)  # torch, once added, stays
+        add_torch(session, Path(session.virtualenv.location))
+    else:
+        sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
     session.run("pytest", f"{MEMBERS[member]}/tests", *ignore, *session.posargs)
 
@@ -113,8 +136,9 @@ def demo(session: nox.Session) -> None:
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:
         # Not exact: torch, once added, stays.
-        put = {"UV_PROJECT_ENVIRONMENT": str(environments / member)}
-        session.run_install("uv", "sync", "--frozen", "--inexact", "--no-dev", "--package", member, env=put)
+        install(
+            session, "uv", "sync", "--frozen", "--inexact", "--no-dev", "--package", member, into=environments / member
+        )
     add_torch(session, environments / "check-nccl-allreduce")
     options = ["--environments", str(environments), *session.posargs]
     # It ends its processes and removes its files: that may take longer than nox waits of itself.
@@ -131,7 +155,7 @@ def add_torch(session: nox.Session, environment: Path) -> None:
         session.log(f"torch {there.split()[0]} is there already")
         return
     needs = ["torch==2.13.*", "numpy>=2,<3"]
-    install = ["uv", "pip", "install", "--python", str(environment)]
+    pip = ["uv", "pip", "install", "--python", str(environment)]
     folders = [Path(place) for place in os.environ.get("PIP_FIND_LINKS", "").split() if Path(place).is_dir()]
     wheels = [wheel for folder in folders for wheel in sorted(folder.glob("torch-*.whl"))]
     choices = [
@@ -141,24 +165,22 @@ def add_torch(session: nox.Session, environment: Path) -> None:
     quick = {"UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "0"}
     for what, words in choices:
         trial = session.run_install(
-            *install, "--dry-run", *words, silent=True, log=False, env=quick, success_codes=range(256)
+            *pip, "--dry-run", *words, silent=True, log=False, env=quick, success_codes=range(256)
         )
         if trial and "Would install" in trial:
             session.log(f"torch: {what}")
-            session.run_install(*install, *words)
+            session.run_install(*pip, *words)
             return
     session.log(
-        "torch: the lock's, with CUDA, 2.7 GB to download unless uv has it (no wheel in PIP_FIND_LINKS, and the index of CPU builds does not answer)"
+        "torch: the lock's, with CUDA, 2.8 GB to download unless uv has it (no wheel in PIP_FIND_LINKS, and the index of CPU builds does not answer)"
     )
-    put = {"UV_PROJECT_ENVIRONMENT": str(environment)}
-    session.run_install(
-        "uv", "sync", "--frozen", "--no-dev", "--package", environment.name, "--extra", "torch", env=put
-    )
+    lock = ["--frozen", "--inexact", "--package", "check-nccl-allreduce", "--extra", "torch"]
+    install(session, "uv", "sync", *lock, into=environment)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook --json FILE` drives the real server over TLS, `-- localisation` simulates gangs."""
+    """Measure: `-- webhook`, `-- gang` (both the real process; `--json FILE`), `-- localisation` (simulated gangs)."""
     sync(session, "--all-packages", "--group", "bench")
     session.run("python", "-m", "preflight_e2e.bench", *session.posargs, env=without_pythonpath())
 

@@ -90,3 +90,9 @@ def test_every_relative_link_of_the_manual_leads_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_every_design_note_is_listed() -> None:
+    folder = ROOT / "docs" / "design"
+    listed = (folder / "README.md").read_text()
+    assert not [note.name for note in folder.glob("20*.md") if f"({note.name})" not in listed]

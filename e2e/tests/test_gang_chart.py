@@ -82,6 +82,11 @@ def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     assert all(right == READ for right in rights)
 
 
+def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
+    ours = {"name": "ours", "group": "example.com", "resource": "teams", "kind": "Team", "size": "spec.size"}
+    assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == READ
+
+
 def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
     objects = made(fullnameOverride="second")
     rules = only(objects, "Role")["rules"]
@@ -94,8 +99,16 @@ def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_releas
 
 
 def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
-    config = yaml.safe_load(only(made(checks=["dcgm-diag", "ours"]), "ConfigMap")["data"]["config.yaml"])
-    assert config == {"checks": ["dcgm-diag", "ours"], "leaseDuration": "15s", "logLevel": "info", "writes": 32}
+    chosen = made(checks=["dcgm-diag", "ours"], topologyLabels=["example.com/rack"])
+    config = yaml.safe_load(only(chosen, "ConfigMap")["data"]["config.yaml"])
+    assert config == {
+        "checks": ["dcgm-diag", "ours"],
+        "leaseDuration": "15s",
+        "logLevel": "info",
+        "sources": [],
+        "topologyLabels": ["example.com/rack"],
+        "writes": 32,
+    }
 
 
 def test_every_key_that_the_controller_knows_reaches_it() -> None:

@@ -131,9 +131,15 @@ class ApiServer:
             said = answer.read()
         return json.loads(said) if said.startswith(b"{") else said.decode()
 
-    def kubeconfig(self, path: Path) -> Path:
-        """Write the administrator's kubeconfig."""
-        return write_kubeconfig(path, self.server, ca=self.ca, user={"token": self.token})
+    def kubeconfig(self, path: Path, token: str | None = None) -> Path:
+        """Write a kubeconfig, the administrator's unless there is another ``token``."""
+        return write_kubeconfig(path, self.server, ca=self.ca, user={"token": token or self.token})
+
+    def token_of(self, namespace: str, account: str) -> str:
+        """A token of a ServiceAccount, which must exist."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self.call("POST", path, asked)["status"]["token"])
 
     def _start(self, name: str) -> None:
         with (self.home / f"{name}.log").open("ab") as log:

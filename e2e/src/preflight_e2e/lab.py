@@ -166,12 +166,10 @@ class Lab:
         group, version, plural = collection.split("/")
         client.CustomObjectsApi().create_namespaced_custom_object(group, version, namespace, plural, body)
 
-    def log(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> str:
+    def log(self, namespace: str, pod: str, container: str) -> str:
         """The container's log; empty while it has none."""
         try:
-            answer = self.api.read_namespaced_pod_log(
-                pod, namespace, container=container, previous=previous, _preload_content=False
-            )
+            answer = self.api.read_namespaced_pod_log(pod, namespace, container=container, _preload_content=False)
         except client.ApiException as error:
             if error.status in {400, 404}:  # not started yet
                 return ""

@@ -137,7 +137,7 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
     """End one check's process in place, as a crash would, once it is as far as ``when``."""
     container = f"preflight-{what.check}"
     until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
-    lab.execute(namespace, pod, container, ["kill", "-TERM", "1"])
+    lab.execute(namespace, pod, container, ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"])
 
 
 def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:
@@ -197,10 +197,6 @@ def _judge(
         text = lab.log(namespace, pod.name, f"preflight-{check.check}")
         if check.says not in text:
             differs(f"the log of preflight-{check.check}", f"…{text[-600:]}", f"a line with {check.says!r}")
-        if pod.said_before:
-            earlier = lab.log(namespace, pod.name, f"preflight-{check.check}", previous=True)
-            if pod.said_before not in earlier:
-                differs("the log of the run before", f"…{earlier[-600:]}", f"a line with {pod.said_before!r}")
     if pod.init_image:
         images = {c.name: c.image for c in seen.spec.init_containers or []}
         if set(images.values()) != {pod.init_image}:

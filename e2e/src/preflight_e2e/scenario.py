@@ -53,7 +53,7 @@ class Pod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
 
     ``gang``: id and size of the gang that its labels name. ``within``: seconds after its creation by which it must have ended.
-    ``interrupt``: what is done to it on its way; ``said_before``: a text in the log of the check's run before the last.
+    ``interrupt``: what is done to it on its way.
 
     ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
     until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose.
@@ -65,7 +65,6 @@ class Pod(_Row, frozen=True, kw_only=True):
     gang: tuple[str, int] | None = None
     within: float | None = None
     interrupt: Interrupt | None = None
-    said_before: str = ""
     starts: bool = True
     denied: str = ""
     stays: bool = False

@@ -194,6 +194,7 @@ def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
     ]
 
 
+@pytest.mark.timeout(300)  # fifty processes, on a machine that may have other things to do
 def test_fifty_failing_restarts_report_one_message(connector: FakeConnector, go: Go) -> None:
     for restart in range(50):
         go({"answers": [(205, v4({"memory": {3: [fault(text=f"{restart} errors")], 5: []}}))]})

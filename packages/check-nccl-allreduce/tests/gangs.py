@@ -126,7 +126,8 @@ class Gang:
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
         self.size = 2
-        self.sockets = tempfile.TemporaryDirectory()  # pytest's own folders can be too long for a socket's path
+        # pytest's own folders can be too long for a socket's path; what a killed check leaves goes with this one.
+        self.sockets = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Gang:
         return self
@@ -198,8 +199,9 @@ class Gang:
             "NCCL_ALLREDUCE_ITERATIONS": "3",
             "NCCL_ALLREDUCE_WARMUP": "1",
             "GANG_TIMEOUT": "40s",
-            "CHECK_TIMEOUT": "40s",
+            "CHECK_TIMEOUT": "50s",
             "TEST_HOME": str(home),
+            "TMPDIR": self.sockets.name,
             "MASTER_PORT_GIVEN": str(self.master_port),
             "PYTHONPATH": str(Path(__file__).parent),
             **variables,

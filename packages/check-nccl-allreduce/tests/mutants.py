@@ -107,6 +107,10 @@ def hang() -> None:
     time.sleep(3600)
 
 
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
@@ -150,7 +154,7 @@ SPOILT = {
     "doubled-rank": add_again,
     "dropped-rank": take_away,
 }
-ACTS = {"die": die, "crash": crash, "hang": hang, "ecc": ecc}
+ACTS = {"die": die, "crash": crash, "hang": hang, "stop": stop, "ecc": ecc}
 PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "slow-unnamed": slow_unnamed}
 
 

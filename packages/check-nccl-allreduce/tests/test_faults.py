@@ -107,13 +107,22 @@ def test_a_device_error_on_one_rank_decides_over_what_its_peers_say(gang: Gang) 
     gang.seal()
     assert codes(gang) == {(1, "failed", "GPU_ECC")}
     assert "rank 1 (pod-1 on node-1)" in gang.all_ended()[0].result.reason
-    assert all(not event.is_fatal for connector in gang.connectors for event in connector.events)
+    fatal = [event for connector in gang.connectors for event in connector.events if event.is_fatal]
+    assert [(event.node_name, list(event.error_code)) for event in fatal] == [("node-1", ["GPU_ECC"])]
 
 
 def test_a_rank_that_hangs_is_inconclusive_for_all_in_time(gang: Gang) -> None:
     gang.start(0, 1, code=MUTANTS, CHECK_TIMEOUT="30s", **HANG)
     gang.seal()
     assert codes(gang) == {(1, "inconclusive", "ALLREDUCE_STALLED")}
+
+
+def test_a_worker_that_is_stopped_is_named_and_nobody_blamed(gang: Gang) -> None:
+    gang.start(0, 1, code=MUTANTS, MUTANT="stop", CHECK_TIMEOUT="40s")
+    gang.seal()
+    assert codes(gang) == {(1, "failed", "RANK_STALLED")}
+    assert "a worker of rank 1 (pod-1 on node-1) gave no sign of life" in gang.all_ended()[0].result.reason
+    assert not any(event.is_fatal for connector in gang.connectors for event in connector.events)
 
 
 def test_sigterm_ends_a_member_and_with_it_the_gang(gang: Gang) -> None:

@@ -57,7 +57,7 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) 
     for connector in gang.connectors:
         [event] = connector.events
         assert (event.is_fatal, event.recommended_action.name, event.error_code) == (False, "NONE", ["LOW_BANDWIDTH"])
-        assert event.message == "the gang's all-reduce was slower than its floor; this node took part"
+        assert event.message == "the gang's all-reduce was too slow; this node took part"
 
 
 def test_the_parent_never_loads_torch(gang: Gang) -> None:
@@ -77,3 +77,18 @@ def test_wrong_data_on_one_rank_fails_the_gang_and_blames_nobody(gang: Gang, mut
     ends = gang.all_ended()
     assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [(1, "failed", "WRONG_DATA")] * 2
     assert all(not event.is_fatal for connector in gang.connectors for event in connector.events)
+
+
+def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(gang: Gang) -> None:
+    gang.start(0)
+    gang.start(1, NCCL_ALLREDUCE_BACKEND="auto", EXPECTED_GPUS="8")
+    gang.seal()
+    ends = gang.all_ended()
+    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {(1, "inconclusive", "NO_GPU")}
+    assert {end.result.reason.split(": ")[0] for end in ends} == {"rank 1 (pod-1 on node-1)"}
+
+
+def test_auto_is_gloo_only_for_a_pod_that_was_given_no_gpu(gang: Gang) -> None:
+    gang.start(0, 1, NCCL_ALLREDUCE_BACKEND="auto", EXPECTED_GPUS="0")
+    gang.seal()
+    assert all("gloo; no floor: gloo has none" in end.result.reason for end in gang.all_ended())

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from check_nccl_allreduce import judge
+from check_nccl_allreduce import blame, judge
 from check_nccl_allreduce.control.messages import Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
 from check_nccl_allreduce.control.rounds import Round
 from check_nccl_allreduce.settings import Settings
@@ -182,8 +182,8 @@ def test_a_start_counts_all_workers() -> None:
 
 @pytest.mark.parametrize("code", ["LOW_BANDWIDTH", "WRONG_DATA", "RANK_DIED", "NCCL_INTERNAL_ERROR"])
 def test_what_a_failed_gang_raises_a_passed_one_clears(code: str) -> None:
-    failed = judge.verdict_of(VerdictMessage("failed", code, "why.", metadata={"pod": "p"}))
-    passed = judge.verdict_of(VerdictMessage("passed", "OK", "fine."))
+    failed = blame.verdict_of(VerdictMessage("failed", code, "why.", metadata={"pod": "p"}), 0)
+    passed = blame.verdict_of(VerdictMessage("passed", "OK", "fine."), 0)
     [raised] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", failed)
     [cleared] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", passed)
     assert raised.identity == cleared.identity

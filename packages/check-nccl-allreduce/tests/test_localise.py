@@ -86,6 +86,7 @@ def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
     return verdict, last, rounds
 
 
+@settings(deadline=None)
 @given(gangs(), chances)
 def test_every_gang_ends_within_six_rounds_whatever_its_probes_bring(state: State, chance: Chance) -> None:
     verdict, _, rounds = drawn(state, chance)
@@ -94,6 +95,7 @@ def test_every_gang_ends_within_six_rounds_whatever_its_probes_bring(state: Stat
     assert [one.number for one in rounds] == list(range(2, 2 + len(rounds)))
 
 
+@settings(deadline=None)
 @given(gangs(), chances)
 def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Chance) -> None:
     for one in drawn(state, chance)[2]:
@@ -104,6 +106,7 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Ch
         assert max(Counter(i for probe in one.probes for i in probe.members).values()) == 1
 
 
+@settings(deadline=None)
 @given(gangs(), chances, st.integers(0, 39))
 def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chance: Chance, well: int) -> None:
     well %= len(state.endpoints)
@@ -121,6 +124,7 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chanc
     assert well not in verdict.fatal_for
 
 
+@settings(deadline=None)
 @given(gangs(least=3), chances)
 def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(state: State, chance: Chance) -> None:
     verdict, _, _ = drawn(state, chance)
@@ -136,6 +140,7 @@ def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(
         assert len([e for e in confirmations if e.grade is not Grade.NONE]) >= 2
 
 
+@settings(deadline=None)
 @given(gangs(), chances)
 def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance: Chance) -> None:
     verdict, _, _ = drawn(state, chance)
@@ -144,6 +149,7 @@ def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance:
     assert not verdict.blamed or verdict.fails
 
 
+@settings(deadline=None)
 @given(gangs(), chances)
 def test_the_same_history_always_has_the_same_answer(state: State, chance: Chance) -> None:
     _, last, rounds = drawn(state, chance)
@@ -155,6 +161,7 @@ def test_the_same_history_always_has_the_same_answer(state: State, chance: Chanc
             assert again == rounds[count]
 
 
+@settings(deadline=None)
 @given(gangs(), chances, st.data())
 def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
     state: State, chance: Chance, data: st.DataObject
@@ -182,7 +189,7 @@ def _facts(v: Verdict) -> tuple[object, ...]:
     return v.kind, v.fails, v.blamed, v.named, v.fatal_for, v.links, v.suspects, v.rounds, v.matrix
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(5, 30), st.data())
 def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_decide_who_is_blamed(
     size: int, data: st.DataObject
@@ -205,6 +212,7 @@ def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
     return lambda one: [Result(Status.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0)) for probe in one.probes]
 
 
+@settings(deadline=None)
 @given(gangs(least=3, most=20), chances, st.data())
 def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st.DataObject) -> None:
     """One bad edge of the history made as good as its reference: neither end may become blamed or named by it.
@@ -229,6 +237,7 @@ def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st
         assert not {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
 
 
+@settings(deadline=None)
 @given(gangs(least=3), st.sampled_from([FactKind.LOST, FactKind.MEMBER]), chances)
 def test_a_member_that_is_lost_or_cannot_take_part_makes_nobody_fatal(
     state: State, kind: FactKind, chance: Chance

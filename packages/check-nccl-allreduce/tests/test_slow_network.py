@@ -99,18 +99,18 @@ def shaped(tmp_path: Path) -> Iterator[ShapedGang]:
 
 
 def test_a_healthy_link_passes_the_floor(shaped: ShapedGang) -> None:
-    shaped.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS=FLOOR)
+    shaped.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS=FLOOR, NCCL_ALLREDUCE_SIZE="4Mi")
     shaped.seal()
     ends = shaped.all_ended()
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
     assert ends[0].result.measured is not None
-    assert 0.015 < ends[0].result.measured < 0.026
+    assert 0.015 < ends[0].result.measured < 0.028  # the shaper lets a burst of 3 % of the payload through at once
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_slow_sender_fails_the_gang_by_how_much(shaped: ShapedGang, rank: int) -> None:
     shaped.shape(rank, LINE // 4)
-    shaped.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS=FLOOR)
+    shaped.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS=FLOOR, NCCL_ALLREDUCE_SIZE="4Mi")
     shaped.seal()
     ends = shaped.all_ended()
     assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [

@@ -28,11 +28,6 @@ def garbage(one: socket.socket) -> None:
     one.sendall(random.randbytes(4096))
 
 
-def half_a_greeting(one: socket.socket) -> None:
-    one.sendall(frames.greeting(bytes(16))[:10])
-    time.sleep(0.5)
-
-
 def half_a_frame(one: socket.socket) -> None:
     one.sendall(frames.greeting(bytes(16)) + b"\0\0\0\x40" + b"x" * 20)
     time.sleep(0.5)
@@ -47,15 +42,6 @@ def wrong_token(one: socket.socket) -> None:
     nonce = frames.nonce_of(one.recv(frames.GREETING_SIZE, socket.MSG_WAITALL))
     session = frames.Session("not-" + TOKEN, 1, nonce, bytes(16))
     hello = b'{"type":"hello","rank":1,"pod":"evil","node":"evil","backend":"gloo","workers":1}'
-    one.sendall(frames.Sealer(session, by_leader=False, rank=1).seal(hello))
-    one.recv(1)
-
-
-def old_generation(one: socket.socket) -> None:
-    one.sendall(frames.greeting(bytes(16)))
-    nonce = frames.nonce_of(one.recv(frames.GREETING_SIZE, socket.MSG_WAITALL))
-    session = frames.Session(TOKEN, 0, nonce, bytes(16))
-    hello = b'{"type":"hello","rank":1,"pod":"old","node":"old","backend":"gloo","workers":1}'
     one.sendall(frames.Sealer(session, by_leader=False, rank=1).seal(hello))
     one.recv(1)
 
@@ -99,15 +85,12 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "act", [silent, garbage, half_a_greeting, half_a_frame, huge_length, wrong_token, old_generation, http, reset]
-)
-def test_a_stranger_on_the_control_port_changes_nothing(gang: Gang, act: Act) -> None:
+def test_strangers_on_the_control_port_of_a_real_check_change_nothing(gang: Gang) -> None:
     gang.start(0)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
-    with strangers(gang.control_port, act) as worked:
-        until(lambda: worked[0] >= 3)
+    with strangers(gang.control_port, garbage, half_a_frame, huge_length, wrong_token, http, reset) as worked:
+        until(lambda: worked[0] >= 6)
         gang.start(1)
         gang.seal(1)
         ends = gang.all_ended()

@@ -36,7 +36,7 @@ def result_line(check: str, outcome: str, code: str, reason: str = "why.") -> st
 def container(
     check: str, state: str, *, restarts: int = 0, code: int = 0, message: str = "", runs: str = "one"
 ) -> Json:
-    """An init container's status: ``running``, ``ended``, or in ``backoff`` after its end. ``runs``: whose run it is."""
+    """An init container's status: ``running``, ``ended``, in ``backoff`` after its end, or ``pulling`` in vain. ``runs``: whose run it is."""
     ended = {
         "exitCode": code,
         "reason": "Error" if code else "Completed",
@@ -50,6 +50,7 @@ def container(
         "ended": {"state": {"terminated": ended}},
         "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
+        "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": message}}},
     }
     name = names.container_name(check)
     return {"name": name, "restartCount": restarts, "image": "x", "imageID": "x", "ready": False, **shown[state]}

@@ -18,6 +18,8 @@ async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(cluster: Cl
         await cluster.admit(name, size=3)
     await cluster.address("pod-2", "10.0.0.3")
     await cluster.address("pod-0", "10.0.0.1")
+    for name in ("pod-0", "pod-2"):
+        await cluster.test(name)
     await cluster.answered("wait", "pod-0", "pod-2")
     assert not cluster.records
     await cluster.address("pod-1", "10.0.0.2")
@@ -86,6 +88,7 @@ async def test_who_is_missing_is_said_by_name_and_with_the_reason(cluster: Clust
         await cluster.admit(name, size=4)
     await cluster.admit("pod-2", size=4, node="")
     await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
     (roster,) = await cluster.answered("wait", "pod-0")
     assert roster.missing == (
         "pod-1: starting on node-a",
@@ -100,6 +103,7 @@ async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster:
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}
     await cluster.report("pod-1", conditions=[said])
     await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
     (roster,) = await cluster.answered("wait", "pod-0")
     assert roster.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
 
@@ -107,9 +111,21 @@ async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster:
 async def test_waiting_members_hear_again_when_somebody_else_is_missing(cluster: Cluster, leading: Leading) -> None:
     await cluster.admit("pod-0", size=3)
     await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
     await cluster.answered("wait", "pod-0", missing=("2 of 3 members: no such pod yet",))
     await cluster.admit("pod-1", size=3)
     await cluster.answered("wait", "pod-0", missing=("pod-1: starting on node-a", "1 of 3 members: no such pod yet"))
+
+
+async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(cluster: Cluster, leading: Leading) -> None:
+    for name in ("pod-0", "pod-1"):
+        await cluster.admit(name, size=3)
+        await cluster.address(name, "10.0.0.1")
+    await cluster.test("pod-1")
+    await cluster.answered("wait", "pod-1")
+    assert cluster.told("pod-0") is None
+    await cluster.test("pod-0")
+    await cluster.answered("wait", "pod-0")
 
 
 async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading: Leading) -> None:

@@ -11,6 +11,7 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, played
 from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets
+from preflight_gang.config import parse
 from preflight_gang.kube.client import Client
 from preflight_gang.kube.connection import Connection, connection
 
@@ -51,6 +52,8 @@ async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(cluster:
 
 async def test_a_gang_waits_for_its_pod_group_and_says_so(cluster: Cluster, leading: Leading) -> None:
     await members(cluster)
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
         assert any("PodGroup train does not exist yet" in said for said in roster.missing), roster.missing
@@ -102,9 +105,45 @@ async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workl
     async with leads(target):
         await cluster.pair(gang="train/workers", source="workloadRef", about="train", size=None, spec=spec)
         assert cluster.pods["pod-0"]["spec"]["workloadRef"] == spec["workloadRef"], "the server knows the field"
+        for name in ("pod-0", "pod-1"):
+            await cluster.test(name)
         waiting = await cluster.answered("wait", "pod-0", "pod-1")
         assert any("Workload train does not exist yet" in said for said in waiting[0].missing)
         path = "/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads"
         await cluster.client.create(path, workload)
         rosters = await cluster.answered("sealed", "pod-0", "pod-1")
         assert [(r.rank, r.nnodes) for r in rosters] == [(0, 2), (1, 2)]
+
+
+TEAMS = """
+sources:
+  - {name: teams, group: scheduling.k8s.io, resource: podgroups, kind: PodGroup, size: 1 + spec.schedulingPolicy.gang.minCount}
+"""
+
+
+async def test_a_gang_of_a_configured_source_has_the_size_that_its_expression_finds(
+    cluster: Cluster, target: Connection
+) -> None:
+    async with leads(target, config=parse(TEAMS)):
+        await cluster.pair(gang="train", source="teams", about="train", size=None)
+        await cluster.test("pod-0")
+        (waiting,) = await cluster.answered("wait", "pod-0")
+        assert any("PodGroup train does not exist yet" in said for said in waiting.missing)
+        await create_pod_group(cluster, GANG_OF_TWO)
+        await cluster.answered("wait", "pod-0", missing=("1 of 3 members: no such pod yet",))
+        await cluster.admit("pod-2", gang="train", source="teams", about="train", size=None)
+        await cluster.address("pod-2", "10.0.0.3")
+        await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
+
+
+async def test_an_object_that_its_expression_does_not_fit_is_named(cluster: Cluster, target: Connection) -> None:
+    config = parse(TEAMS.replace("minCount", "members"))
+    async with leads(target, config=config):
+        await create_pod_group(cluster, GANG_OF_TWO)
+        await cluster.pair(gang="train", source="teams", about="train", size=None)
+        await cluster.test("pod-0")
+        await cluster.answered(
+            "wait",
+            "pod-0",
+            missing=("the size is not known: PodGroup train: it has no spec.schedulingPolicy.gang.members",),
+        )

@@ -80,6 +80,8 @@ async def test_a_config_map_that_is_not_ours_is_never_touched_and_named_to_the_m
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps"
     await cluster.client.create(path, {"metadata": {"name": "preflight-job-1"}, "data": {"mine": "yes"}})
     await cluster.pair()
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
         (reason,) = roster.missing
@@ -95,6 +97,8 @@ async def test_when_the_config_map_that_was_in_the_way_is_deleted_the_gang_is_se
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps"
     await cluster.client.create(path, {"metadata": {"name": "preflight-job-1"}})
     await cluster.pair()
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
     await cluster.answered("wait", "pod-0", "pod-1")
     await cluster.client.delete(f"{path}/preflight-job-1")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)

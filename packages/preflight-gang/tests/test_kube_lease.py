@@ -130,8 +130,8 @@ async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
         tasks.start_soon(two.run)
         proxy.cut(refuse=True)
         await until(lambda: not one.leads, "the body is cancelled")
-        assert not one.led[0].valid()
         assert not two.leads
+        await until(lambda: not one.led[0].valid(), "its right to write has ended")
         await until(lambda: two.leads, "the second leads")
         assert two.led[0].epoch == 2
         tasks.cancel_scope.cancel()
@@ -163,7 +163,24 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(client: Client, api: Ap
         else:
             await client.delete(lease_path(api))
         await until(lambda: not one.leads, "the body is cancelled")
+        await until(lambda: not one.led[0].valid(), "its right to write has ended")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
+    target: Connection, client: Client, api: Api
+) -> None:
+    async with proxied(target) as (proxy, through), Client(through) as cut_off, anyio.create_task_group() as tasks:
+        one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "the first leads")
+        tasks.start_soon(two.run)
+        await anyio.sleep(2 * RETRY)  # the second has seen who leads
+        proxy.cut(refuse=True)
+        await client.delete(lease_path(api))
+        await until(lambda: two.leads, "the second leads")
         assert not one.led[0].valid()
+        assert two.led[0].epoch > one.led[0].epoch
         tasks.cancel_scope.cancel()
 
 

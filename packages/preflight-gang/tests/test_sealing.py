@@ -194,3 +194,13 @@ def test_a_restarted_member_is_not_given_its_old_rank_again() -> None:
     again = waiting("pod-1", "10.0.0.2", restarts=1)
     decision = decide(gang(one, again, third, size=3, record=record(one, two, third)))
     assert answer(decision, "pod-1") == "skip"
+
+
+def test_a_pod_that_failed_and_is_over_is_named_as_what_it_is() -> None:
+    over = failed("pod-1", "10.0.0.2", own=True, phase="Failed")
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), over, size=3)).answers["uid-pod-0"]
+    assert told.answer == "wait"
+    assert told.missing == (
+        "pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",
+        "1 of 3 members: no such pod yet",
+    )

@@ -9,13 +9,13 @@ import pytest
 from gangs import NS, a_member, stamp
 from preflight_gang.sizes import Known
 from preflight_gang.sizing import Sized, size
-from preflight_gang.sources import SOURCES
+from preflight_gang.sources import BUILT_IN
 
 META = {"metadata": {"name": "it", "namespace": NS, "uid": "u"}}
 
 
 def read(source: str, spec: dict[str, Any], kind: int = 0) -> Known:
-    return msgspec.convert({**META, "spec": spec}, SOURCES[source][kind].type)
+    return msgspec.convert({**META, "spec": spec}, BUILT_IN[source][kind].type)
 
 
 def sized(source: str, found: Known | str, raw: str = "it", *, without: int = 0) -> Sized:

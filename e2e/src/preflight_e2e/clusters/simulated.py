@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -50,8 +48,10 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
-PR_SET_CHILD_SUBREAPER = 36
-"""From linux/prctl.h."""
+LEAST_DISK = 50e6
+"""Bytes; a run of the demo was seen to write 1 MB."""
+LONGEST_FOLDER = 24
+"""Linux takes 107 bytes for a socket's name, of which the deepest one below needs 80."""
 
 
 class SimulatedLab(Lab):
@@ -62,15 +62,19 @@ class SimulatedLab(Lab):
 
     def __init__(self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]) -> None:
         self.say, self.nodes, self.environments = say, list(nodes), environments
-        _adopt_orphans()
-        self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
-        self.logs = self.root / "logs"
-        self.logs.mkdir()
+        if missing := [str(self._program(image)) for image in COMMANDS if not self._program(image).is_file()]:
+            raise LabError(f"{', '.join(missing)}: not there; run `nox -s demo`, which installs them.")
+        _room(Path(tempfile.gettempdir()))
         self._values: dict[str, Any] | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._exit = contextlib.ExitStack()
         self._network = self._exit.enter_context(_network())
         self._engine_port = _free_port(f"{self._network}.1")
+        self.root = Path(tempfile.mkdtemp(prefix="preflight-"))
+        self._exit.callback(shutil.rmtree, self.root, ignore_errors=True)
+        self._exit.callback(self._end_processes)
+        self.logs = self.root / "logs"
+        self.logs.mkdir()
         self.history: list[tuple[float, dict[str, Any]]] = []
         """Every state of every pod, with the time (seconds since the epoch) at which it was written."""
         self.seen: Callable[[float, dict[str, Any]], None] = lambda *_: None
@@ -83,7 +87,9 @@ class SimulatedLab(Lab):
 
     def start(self) -> None:
         """The API double, its nodes and their fakes. Raises :class:`LabError`."""
-        self.double = self._exit.enter_context(ApiDouble())
+        self.double = self._exit.enter_context(
+            ApiDouble()
+        )  # its end, the first, is that of the kubelets, who end their pods
         self.kubeconfig = write_kubeconfig(self.root / "kubeconfig", self.double.url)
         config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
         self.api: Any = client.CoreV1Api()
@@ -107,7 +113,9 @@ class SimulatedLab(Lab):
 
     def close(self) -> None:
         """End every process, then remove every file."""
-        self._exit.close()  # the double's end is that of the kubelets, who end their pods
+        self._exit.close()
+
+    def _end_processes(self) -> None:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -116,8 +124,6 @@ class SimulatedLab(Lab):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        _end_orphans()
-        shutil.rmtree(self.root, ignore_errors=True)
 
     def _background(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -200,7 +206,8 @@ class SimulatedLab(Lab):
         """The JSON lines that a process has logged. Raises :class:`LabError` where it has ended."""
         text = (self.logs / f"{name}.log").read_text()
         if (status := self._processes[name].poll()) is not None:
-            raise LabError(f"{name} ended with status {status}: {text.strip()[-300:]}")
+            said = text.strip().splitlines()[-1:] or ["it said nothing"]
+            raise LabError(f"{name} ended with status {status}: {said[0][-300:]}")
         lines = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
@@ -305,6 +312,19 @@ class SimulatedLab(Lab):
         self.api.delete_namespace(name)
 
 
+def _room(folder: Path) -> None:
+    """Raises :class:`LabError` where ``folder`` cannot hold what a run writes, or names in it are too long for sockets."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_DISK:
+        raise LabError(
+            f"{folder}: {free / 1e6:.0f} MB are free, {LEAST_DISK / 1e6:.0f} are needed; free some, or set TMPDIR to another folder."
+        )
+    if len(str(folder)) > LONGEST_FOLDER:
+        raise LabError(
+            f"{folder}: too long for the names of sockets in it; set TMPDIR to a folder with at most {LONGEST_FOLDER} letters."
+        )
+
+
 @contextlib.contextmanager
 def _network() -> Iterator[str]:
     """The first three numbers of 254 loopback addresses that no other run uses: a socket's name (Linux) stands for them."""
@@ -325,24 +345,3 @@ def _free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _adopt_orphans() -> None:
-    """What a check leaves behind when it is killed becomes a child of this process, which ends it."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _end_orphans() -> None:
-    while children := _children():
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)  # its own children are ours then
-
-
-def _children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found

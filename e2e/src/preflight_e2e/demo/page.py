@@ -178,10 +178,9 @@ def _measured(pod: PodStory, check: CheckRun, most: float) -> str:
 
 def _pairs(pod: PodStory) -> str:
     """The pairs of GPUs that were measured alone to find the slow one, from the event that names it."""
-    found = next((e["metadata"] for e in pod.unhealthy if any(k.startswith("pair_") for k in e["metadata"])), None)
-    if found is None:
+    pairs = pod.pairs
+    if not pairs:
         return ""
-    pairs = {tuple(map(int, k.split("_")[1:])): float(v) for k, v in found.items() if k.startswith("pair_")}
     most, size = max(pairs.values()), 34
     cells = ""
     for row in range(GPUS):
@@ -192,7 +191,7 @@ def _pairs(pod: PodStory) -> str:
 <svg viewBox="0 0 {side} {side}" role="img" aria-label="Bandwidth of pairs of GPUs of {escape(pod.node)}">{cells}</svg></figure>"""
 
 
-def _cell(row: int, column: int, pairs: dict[tuple[int, ...], float], most: float, size: int) -> str:
+def _cell(row: int, column: int, pairs: dict[tuple[int, int], float], most: float, size: int) -> str:
     value = pairs.get((min(row, column), max(row, column)))
     at = f'x="{28 + column * size}" y="{22 + row * size}" width="{size - 2}" height="{size - 2}" rx="4"'
     if value is None:

@@ -71,6 +71,17 @@ class PodStory:
     def unhealthy(self) -> list[dict[str, Any]]:
         return [event for event in self.events if not event["isHealthy"]]
 
+    @property
+    def pairs(self) -> dict[tuple[int, int], float]:
+        """GB/s between two GPUs (indices on the node, the smaller first), where pairs were measured to find a slow one."""
+        mine = uuids(self.node)
+        found: dict[tuple[int, int], float] = {}
+        for said in " ".join(event["metadata"].get("pairs_gbps", "") for event in self.unhealthy).split():
+            pair, _, value = said.partition("=")
+            one, other = sorted(mine.index(uuid) for uuid in pair.split("+"))
+            found[one, other] = float(value)
+        return found
+
     def name_of(self, entity: str) -> str:
         """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself, for nothing the node."""
         mine = uuids(self.node)

@@ -116,7 +116,7 @@ class ApiDouble:
         assert task
         self._open[task] = writer
         try:
-            with suppress(ConnectionError, asyncio.CancelledError):
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await converse(self.api, self._intercept, reader, writer)
         finally:
             del self._open[task]

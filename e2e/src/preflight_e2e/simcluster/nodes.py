@@ -138,6 +138,7 @@ class _Pod:
         self.where = pod["metadata"]["namespace"], pod["metadata"]["name"]
         self.annotations, self.changed = pod["metadata"].get("annotations"), asyncio.Event()
         self.root = node.root / "pods" / pod["metadata"]["name"]
+        self.root.mkdir(parents=True, exist_ok=True)
         self.gpus = node.allocate(gpus(pod))
         self.folders = {v["name"]: folder(v, self.root, node.root) for v in self.spec.get("volumes") or []}
         address = node.address if self.spec.get("hostNetwork") else kubelets.pod_address()
@@ -188,7 +189,7 @@ class _Pod:
         started = self.status["phase"] != "Pending"
         conditions = {"PodScheduled": True, "Initialized": started, "ContainersReady": started, "Ready": started}
         listed = {
-            f"{kind[:-1]}Statuses": [self.containers[c["name"]] for c in self._listed(kind)]
+            f"{kind[:-1]}Statuses": [dict(self.containers[c["name"]]) for c in self._listed(kind)]
             for kind in ("initContainers", "containers")
         }
         said = [{"type": name, "status": str(holds)} for name, holds in conditions.items()]

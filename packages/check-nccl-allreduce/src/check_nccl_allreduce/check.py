@@ -14,11 +14,11 @@ import anyio
 from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, run_main
 from preflight_proto.roster import Roster
 
-from . import judge, network
-from .control.leader import Leader
+from . import blame, judge, network
+from .control.leader import Leader, Rounds
 from .control.member import Member
 from .control.messages import Hello, Start, Trouble, VerdictMessage
-from .control.rounds import Round
+from .control.rounds import Probes
 from .ranks import Ranks
 from .settings import Settings
 
@@ -26,8 +26,8 @@ __all__ = ["CHECK", "main"]
 
 LEAST_PATIENCE: Final = 30.0
 """Seconds that the members have to find each other even when the roster came at the last moment."""
-READY_SHARE: Final = 0.4
-"""Of CHECK_TIMEOUT, for the ranks to come together; then a second launch still fits."""
+GANG_SHARE: Final = 0.4
+"""Of CHECK_TIMEOUT, for the gang's own all-reduce. A tenth is kept for the report, and what is left is localisation's."""
 
 
 @dataclass
@@ -42,34 +42,34 @@ class Equipment:
 
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
-    while True:
-        verdict = await _once(run)
-        if verdict is not None:
-            return verdict
-        run.progress("the gang changed before its run began; waiting for the new one")
-
-
-async def _once(run: Run[Settings]) -> Verdict | None:
-    """Join one generation; None when it ended before its run began."""
     environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
-        roster, equipment = await _gather(run)
-        assert roster.rank is not None
-        hello = Hello(
-            rank=roster.rank,
-            pod=run.kit.pod_name,
-            node=run.kit.node_name,
-            backend=equipment.backend,
-            workers=equipment.workers,
-            model=equipment.model,
-            fabric=run.settings.fabric,
-            unusual=tuple(unusual),
-            trouble=equipment.trouble,
-        )
-        ranks.join(roster, equipment.workers)
-        member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
-        verdict = await _take_part(run, roster, member, ranks)
-    return judge.verdict_of(verdict) if verdict is not None else None
+        while True:
+            ended = await _once(run, ranks, tuple(unusual))
+            if ended is not None:
+                return ended
+            run.progress("the gang changed before its run began; waiting for the new one")
+
+
+async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> Verdict | None:
+    """Join one generation; None when it ended before its run began."""
+    roster, equipment = await _gather(run)
+    assert roster.rank is not None
+    hello = Hello(
+        rank=roster.rank,
+        pod=run.kit.pod_name,
+        node=run.kit.node_name,
+        backend=equipment.backend,
+        workers=equipment.workers,
+        model=equipment.model,
+        fabric=run.settings.fabric,
+        unusual=unusual,
+        trouble=equipment.trouble,
+    )
+    ranks.join(roster, equipment.workers)
+    member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
+    verdict = await _take_part(run, roster, member, ranks)
+    return None if verdict is None else blame.verdict_of(verdict, roster.rank)
 
 
 async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
@@ -114,7 +114,7 @@ async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: 
             if roster.rank == 0:
                 group.start_soon(_lead, run, roster, patience, allowed)
             group.start_soon(_watch_roster, run, roster, member, group.cancel_scope, watching)
-            verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.measure)
+            verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.obey)
             watching.cancel()  # the verdict stands; the leader stays until all have it
         helpers.cancel_scope.cancel()
     return verdict
@@ -156,21 +156,24 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
         begun = begun or anyio.current_time()
         return begun + allowed - max(2.0, 0.1 * allowed) - anyio.current_time()
 
-    def step(hellos: Mapping[int, Hello], rounds: list[Round]) -> Start | VerdictMessage:
+    def say(text: str) -> None:
+        run.progress(f"leader: {text}")
+
+    def step(hellos: Mapping[int, Hello], rounds: Rounds) -> Start | Probes | VerdictMessage:
         ports = (master_port, *([network.free_port(address)] if rounds else []))
-        plan = judge.Plan(run.settings, ports, left(), may_retry=left() > READY_SHARE * allowed)
+        may_retry = left() > GANG_SHARE * allowed
+        plan = judge.Plan(run.settings, ports, left(), may_retry, seed=roster.generation, say=say)
         what = judge.next_step(plan, hellos, rounds)
         if isinstance(what, Start) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
-                run.progress(f"leader: {line}")
-        if isinstance(what, Start) and rounds:
-            run.progress(
-                f"leader: round {what.round}, because: {judge.judge(run.settings, hellos, rounds[-1])[0].reason}"
-            )
+                say(line)
         return what
 
-    leader = Leader(roster, address, lambda text: run.progress(f"leader: {text}"))
-    await leader.lead(patience, lambda: (READY_SHARE * allowed, left()), step)
+    def launch_within(number: int) -> tuple[float, float]:
+        """The first launch may take the gang's share, a second one all but what the report needs."""
+        return GANG_SHARE * allowed, GANG_SHARE * allowed if number == 1 else left()
+
+    await Leader(roster, address, say).lead(patience, launch_within, step)
 
 
 def _environment(environ: Mapping[str, str], address: str) -> tuple[dict[str, str], list[str]]:

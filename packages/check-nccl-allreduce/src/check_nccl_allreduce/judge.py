@@ -1,55 +1,118 @@
-"""From what the members reported to the next round, or to the one verdict of all. Pure: no clock, no I/O.
+"""From what the members reported to the next launch, the next probes, or the one verdict of all. Pure: no clock, no I/O.
 
-Nobody is blamed here: a verdict on the gang's bandwidth is not one on a node. Where a sentence names a pod, it says where
-to look.
+What the gang's own all-reduce says blames nobody: a verdict on the gang's bandwidth is not one on a node, and where a sentence
+names a pod, it says where to look. That is what :mod:`.localise` is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from preflight_proto.check import Action, Finding, Outcome, Verdict
+import msgspec
 
-from . import floors
-from .control.messages import STAGES, Hello, Result, Stage, Start, Trouble, VerdictMessage
-from .control.rounds import Round
+from . import blame, floors, localise, probing
+from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
+from .control.rounds import ProbeRound, Probes, Round
+from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings, show_size
 
 T = TypeVar("T")
 
-__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "verdict_of"]
+__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks"]
 
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more."""
 
-_MESSAGES: Final = {
-    "LOW_BANDWIDTH": "the gang's all-reduce was slower than its floor",
-    "WRONG_DATA": "the gang's all-reduce gave wrong data",
-}
-
 
 @dataclass(frozen=True)
 class Plan:
-    """What rank 0 brings to the decisions: its settings, the ports, and whether there is time for another round."""
+    """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they allow another launch, a seed.
+
+    ``say`` hears what the log should tell besides the verdict.
+    """
 
     settings: Settings
     ports: tuple[int, ...]
     timeout: float
     may_retry: bool = True
+    seed: int = 0
+    say: Callable[[str], None] = lambda _: None
 
 
-def next_step(plan: Plan, hellos: Mapping[int, Hello], rounds: list[Round]) -> Start | VerdictMessage:
-    """Another round, or the end."""
-    if not rounds:
+def next_step(
+    plan: Plan, hellos: Mapping[int, Hello], rounds: Sequence[Round | ProbeRound]
+) -> Start | Probes | VerdictMessage:
+    """Another launch, a round of probes, or the end."""
+    launches = [one for one in rounds if isinstance(one, Round)]
+    probed = [one for one in rounds if isinstance(one, ProbeRound)]
+    if not launches:
         return first(plan, hellos)
-    last = rounds[-1]
+    last = launches[-1]
     verdict, worth_another = judge(plan.settings, hellos, last)
-    number = last.start.round + 1
-    if worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
+    number = len(rounds) + 1
+    if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
+        plan.say(f"round {number}, because: {verdict.reason}")
         return _start(plan, hellos, number)
-    return verdict
+    if probed and probed[-1].left:
+        return _left(probed[-1].left)
+    if (found := zone_of(plan.settings, hellos, last)) is None:
+        return verdict
+    return _localised(plan, hellos, last, probed, base=verdict, found=found)
+
+
+def _localised(
+    plan: Plan,
+    hellos: Mapping[int, Hello],
+    last: Round,
+    probed: Sequence[ProbeRound],
+    *,
+    base: VerdictMessage,
+    found: tuple[Zone, float],
+) -> Probes | VerdictMessage:
+    zone, gbps = found
+    shape = probing.Map.of(hellos, last.start, plan.settings.threshold)
+    state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps)
+    state = probing.replay(state, shape, probed)
+    step, in_time = localise.next(state), True
+    if isinstance(step, localise.Round):
+        hung = zone in {Zone.HANG, Zone.ERROR}
+        probes = probing.next_probes(step, shape, hellos, last.start, probed, left=plan.timeout, hung=hung)
+        if probes is not None:
+            number = last.number + len(probed) + 1
+            if not probed:
+                plan.say(f"looking for the cause: {base.reason}")
+            plan.say(
+                f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
+            )
+            return replace(probes, round=number)
+        step, in_time = probing.finish(state), False
+    for line in localise.matrix(state, step):
+        plan.say(f"edges| {line}")
+    return blame.verdict(base, zone, blame.Found(step, shape, probing.causes(probed), in_time))
+
+
+def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple[Zone, float] | None:
+    """Where the gang's own all-reduce stands, and its GB/s; None where nothing is to be localised.
+
+    That is: it passed, somebody could not take part, or what it says is known already. A gang that moves its data by
+    gloo and has no floor is not compared among itself: the machines under it are shared, and it says nothing about hardware.
+    """
+    if last.left or last.lost:
+        return None
+    if any(result.wrong for result in last.results.values()):
+        return Zone.WRONG, 0.0
+    if troubles := [result.trouble for result in last.results.values() if result.trouble is not None]:
+        of_links = all(one.kind in {"peer", "class"} and one.code != "WORKER_ERROR" for one in troubles)
+        return (Zone.ERROR, 0.0) if of_links else None
+    if len(last.results) < len(hellos):
+        silent = any(last.stages[rank].silent for rank in last.stages if rank not in last.results)
+        hung = all(last.is_ready(rank) for rank in hellos) and not silent
+        return (Zone.HANG, 0.0) if hung else None
+    gate = _gate(settings, hellos, last)
+    wanted = gate.zone is not Zone.PASSED and (gate.floor is not None or last.start.backend == "nccl")
+    return (gate.zone, gate.busbw) if wanted else None
 
 
 def first(plan: Plan, hellos: Mapping[int, Hello]) -> Start | VerdictMessage:
@@ -89,9 +152,7 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
     if settings.threshold is None:
         if row is None:
             return [f"no floor: {_no_row(hellos, start)}; the gang passes with its measurement"]
-        return [
-            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}); what is slow is not looked for"
-        ]
+        return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source})"]
     lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
     if row is not None and settings.threshold < row.floor / 2:
         lines.append(
@@ -103,8 +164,7 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
 def judge(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:
     """(the verdict on one round, whether another round might end better)."""
     if last.left:
-        _, leaving = _first(last.left)
-        return VerdictMessage("inconclusive", leaving.code, leaving.reason), False
+        return _left(last.left), False
     wrong = {rank: result for rank, result in last.results.items() if result.wrong}
     if wrong:
         return _wrong_data(hellos, last, wrong), False
@@ -119,6 +179,11 @@ def judge(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple
     return _measured(settings, hellos, last), False
 
 
+def _left(left: Mapping[int, Leaving]) -> VerdictMessage:
+    _, leaving = _first(left)
+    return VerdictMessage("inconclusive", leaving.code, leaving.reason)
+
+
 def _wrong_data(hellos: Mapping[int, Hello], last: Round, wrong: Mapping[int, Result]) -> VerdictMessage:
     elements = sum(result.wrong for result in wrong.values())
     _, result = _first(wrong)
@@ -126,7 +191,7 @@ def _wrong_data(hellos: Mapping[int, Hello], last: Round, wrong: Mapping[int, Re
     return VerdictMessage(
         "failed",
         "WRONG_DATA",
-        f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}; nobody is blamed: the fault may lie with any rank or link of the {last.start.world} ranks.",
+        f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}.",
         metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
     )
 
@@ -145,13 +210,26 @@ def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble]) -> t
     if trouble.code == "WORKER_ERROR":
         return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
     metadata = {"kind": trouble.kind, "pod": hellos[rank].pod, "detail": trouble.text}
-    return VerdictMessage("failed", trouble.code, f"{text}.", metadata=metadata), trouble.kind in {"died", "peer"}
+    verdict = VerdictMessage("failed", trouble.code, f"{text}.", metadata=metadata)
+    if trouble.kind == "device":  # its own word on its own device: nobody else could know better
+        same = {one: trouble.code for one, hello in sorted(hellos.items()) if hello.node == hellos[rank].node}
+        verdict = msgspec.structs.replace(verdict, blamed=same)
+    return verdict, trouble.kind in {"died", "peer"}
 
 
 def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:
     stages = {
         rank: Stage("done") if rank in last.results else last.stages.get(rank, Stage()) for rank in sorted(hellos)
     }
+    silent = [rank for rank, stage in stages.items() if stage.silent]
+    if silent:
+        each = ", ".join(_who(hellos, rank) for rank in silent)
+        return VerdictMessage(
+            "failed",
+            "RANK_STALLED",
+            f"a worker of {each} gave no sign of life; was it stopped? See its node.",
+            metadata={"pod": hellos[silent[0]].pod},
+        ), False
     behind = min(stages.values(), key=_how_far)
     names = ", ".join(_who(hellos, rank) for rank, stage in stages.items() if stage == behind)
     if _how_far(behind) < _how_far(Stage("ready")):
@@ -170,48 +248,67 @@ def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessag
     ), False
 
 
-def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> VerdictMessage:
+@dataclass(frozen=True)
+class _Gate:
+    """The measurement (GB/s) against its floor; ``source``: of the floor, or why there is none."""
+
+    zone: Zone
+    busbw: float
+    source: str
+    floor: float | None = None
+    expected: float | None = None
+
+
+def _gate(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> _Gate:
     start = last.start
     busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
-    shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
-    measured = round(busbw, 3)
-    metadata = {"measured_gbps": f"{busbw:.3f}", "ranks": str(start.world), "size": show_size(start.size)}
+    row = _row(hellos, start)
     if settings.threshold is not None:
         floor, expected, source = settings.threshold, settings.threshold, "NCCL_ALLREDUCE_THRESHOLD_GBPS"
-    else:
-        row = _row(hellos, start)
-        if row is None:
-            why = _no_row(hellos, start)
-            return VerdictMessage(
-                "passed",
-                "OK",
-                f"{busbw:.2f} GB/s bus bandwidth, every element right, {shape}; no floor: {why}.",
-                measured,
-                None,
-                metadata,
-            )
+    elif row is not None:
         floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
+    else:
+        return _Gate(Zone.UNKNOWN, busbw, _no_row(hellos, start))
+    zone = Zone.BELOW if busbw < floor else Zone.BETWEEN if busbw < 0.9 * expected else Zone.PASSED
+    return _Gate(zone, busbw, source, floor, expected)
+
+
+def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> VerdictMessage:
+    start = last.start
+    shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
+    gate = _gate(settings, hellos, last)
+    busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
+    measured = float(_gbps(busbw))
+    metadata = {"measured_gbps": _gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
+    if floor is None or expected is None:
+        return VerdictMessage(
+            "passed",
+            "OK",
+            f"{_gbps(busbw)} GB/s bus bandwidth, every element right, {shape}; no floor: {source}.",
+            measured,
+            None,
+            metadata,
+        )
     metadata |= {"floor_gbps": f"{floor:g}", "expected_gbps": f"{expected:g}", "source": source}
-    if busbw < floor:
+    if gate.zone is Zone.BELOW:
         less = (1 - busbw / floor) * 100
         return VerdictMessage(
             "failed",
             "LOW_BANDWIDTH",
-            f"{busbw:.2f} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}; nobody is blamed yet.",
+            f"{_gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}.",
             measured,
             expected,
             metadata,
         )
-    grey = busbw < 0.9 * expected
     note = (
         f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
-        if grey
+        if gate.zone is Zone.BETWEEN
         else f"{expected:g} expected"
     )
     return VerdictMessage(
         "passed",
         "OK",
-        f"{busbw:.2f} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
+        f"{_gbps(busbw)} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
         measured,
         expected,
         metadata,
@@ -238,27 +335,9 @@ def _no_row(hellos: Mapping[int, Hello], start: Start) -> str:
     return f"none is known for {hello.workers} x {hello.model} on {fabric}"
 
 
-# --- the shared verdict, as each member reports it
-
-
-def verdict_of(message: VerdictMessage) -> Verdict:
-    """A member's own verdict: the shared outcome; for a failed gang one event about this node, which accuses nobody."""
-    outcome = Outcome(message.outcome)
-    findings: tuple[Finding, ...] = ()
-    if outcome is Outcome.FAILED:
-        text = _MESSAGES.get(message.code, f"the gang's all-reduce failed with {message.code}")
-        findings = (
-            Finding(
-                message.code,
-                f"{text}; this node took part",
-                fatal=False,
-                action=Action.NONE,
-                metadata={**message.metadata, "reason": message.reason},
-            ),
-        )
-    return Verdict(
-        outcome, message.code, message.reason, findings, measured=message.measured, expected=message.expected
-    )
+def _gbps(value: float) -> str:
+    """Two decimals, and three digits where that would be too few."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _who(hellos: Mapping[int, Hello], rank: int) -> str:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, STDOUT
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -28,7 +28,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
 from . import troubles
-from .control.messages import STAGES, Result, Stage, Start
+from .control.messages import STAGES, Opened, Probe, Result, Stage, Start, Trouble
 
 __all__ = ["Agent"]
 
@@ -37,14 +37,15 @@ MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
+SILENT_AFTER: Final = 5.0
+"""Seconds without a worker's sign of life, which comes each second."""
 DEATH_WITHIN: Final = 10.0
 """Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What a worker says: its pid first, then stages, then its numbers or its error."""
+    """What a worker says: which one it is, then stages, then its numbers or its error."""
 
-    pid: int | None = None
     rank: int | None = None
     local: int | None = None
     stage: str | None = None
@@ -54,20 +55,37 @@ class _Line(msgspec.Struct, frozen=True):
     wrong: int = 0
     where: str = ""
     error: str | None = None
+    port: int | None = None
+    beat: bool = False
+    over: bool = False
 
 
 @dataclass
 class _Worker:
-    pid: int
     rank: int
     local: int
+    stream: SocketStream
+    heard: float
     stage: Stage = field(default_factory=lambda: Stage("launched"))
     done: _Line | None = None
+    port: int | None = None
     gone: bool = False
+
+    def order(self) -> None:
+        """Forget what it said: it is about to be given something new to do."""
+        self.stage, self.done = Stage("launched"), None
+
+    def said(self) -> bool:
+        """Whether a store's port, or why there is none, is known."""
+        return self.port is not None or self.gone or self.done is not None
 
 
 class Agent:
-    """One torchrun: :meth:`load` it ahead of time, :meth:`run` it once, :meth:`end` all of it. ``group`` holds its watchers."""
+    """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it has started.
+
+    In between it forks torchrun, :meth:`run` once, and then, with each :meth:`fork`, fresh workers for probes in the place of
+    whatever it has forked. Torchrun's workers serve :meth:`open` and :meth:`probe` as well. ``group`` holds its watchers.
+    """
 
     def __init__(self, environ: Mapping[str, str], group: TaskGroup) -> None:
         self._environ, self._group = environ, group
@@ -77,6 +95,7 @@ class Agent:
         self._process: Process | None = None
         self._news = anyio.Event()
         self._over = False
+        self._forks = False
 
     async def load(self) -> None:
         """Start the process, which imports torch and waits for its arguments."""
@@ -104,16 +123,14 @@ class Agent:
                     await self._process.wait()
                 while not all(worker.gone for worker in self._workers.values()):
                     await self._news.wait()
-            if self._process is not None:
-                await self._process.aclose()
+            if self._process is not None and self._process.returncode is not None:
+                await self._process.aclose()  # which would wait for one that sits in the kernel
             shutil.rmtree(self._home, ignore_errors=True)
 
     async def run(
         self, start: Start, roster: Roster, address: str, count: int, changed: Callable[[Stage], None]
     ) -> Result:
         """Run ``count`` workers here as this roster's rank; returns when all have spoken, or one has failed."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         secret = _secret(roster, start.round)
         order = {
             "backend": start.backend,
@@ -136,32 +153,80 @@ class Agent:
             f"--rdzv-conf=timeout={max(1, int(start.timeout))}",
             "--max-restarts=0",
         ]
-        line = msgspec.json.encode(
+        await self._tell_agent(
             {
                 "argv": argv,
                 "env": {"PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(), "OMP_NUM_THREADS": "1"},
             }
         )
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
-            await self._process.stdin.send(line + b"\n")
+        return await self._outcome(start.round, count, changed)
+
+    async def fork(self, count: int, first_rank: int) -> None:
+        """Have ``count`` fresh workers for probes, the first of them that rank of the gang; the earlier ones are killed."""
+        self._workers.clear()
+        self._forks = True
+        self._over = self._process is None or self._process.returncode is not None
+        await self._tell_agent({"fork": count, "env": {"FIRST_RANK": str(first_rank), "OMP_NUM_THREADS": "1"}})
+        while len(self._workers) < count and not self._over:
+            await self._next_news()
+
+    async def open(self, number: int, address: str) -> Opened:
+        """A store in the first worker here, for the others of a probe to meet in."""
+        worker = self._workers.get(0)
+        if worker is None:
+            return Opened(number, trouble=troubles.died("the worker", self.output))
+        if worker.port is None:
+            worker.order()
+            await self._tell_worker(worker, {"open": address})
+            while not worker.said():
+                await self._next_news()
+        if worker.port is None:
+            said = worker.done.error if worker.done is not None else None
+            return Opened(number, trouble=Trouble("died", "RANK_DIED", said or "no worker is left to hold a store"))
+        return Opened(number, worker.port, address)
+
+    async def probe(self, probe: Probe, roster: Roster, count: int, changed: Callable[[Stage], None]) -> Result:
+        """One probe on the workers that are here."""
+        for worker in list(self._workers.values()):
+            worker.order()
+            order = {
+                "backend": probe.backend,
+                "size": probe.size,
+                "iterations": probe.iterations,
+                "warmup": probe.warmup,
+                "timeout": probe.timeout,
+                "rank": probe.base + worker.local,
+                "world": probe.world,
+                "host": probe.host,
+                "port": probe.port,
+                "prefix": f"{_secret(roster, probe.round)}/{probe.index}",
+                "init": probe.init,
+            }
+            await self._tell_worker(worker, order)
+        if len(self._workers) < count:
+            return Result(probe.round, trouble=troubles.died("a worker", self.output))
+        return await self._outcome(probe.round, count, changed)
+
+    async def _outcome(self, number: int, count: int, changed: Callable[[Stage], None]) -> Result:
+        """When all workers have spoken, or one has failed."""
         last = None
         failed_at: float | None = None
         while True:
             workers = list(self._workers.values())
-            if len(workers) == count and (now := min((w.stage for w in workers), key=_order)) != last:
+            if len(workers) == count and (now := _slowest(workers)) != last:
                 last = now
                 changed(now)
             if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
-                return _numbers(start.round, [w.done for w in workers if w.done is not None])
+                return _numbers(number, [w.done for w in workers if w.done is not None])
             broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
             if broken:
                 failed_at = failed_at or anyio.current_time()
                 all_said = len(workers) == count and all(w.gone or w.done is not None for w in workers)
                 if all_said or self._over or anyio.current_time() > failed_at + LAST_WORDS:
                     await anyio.sleep(0.2)  # the last of its output
-                    return self._failure(start.round)
+                    return self._failure(number)
             with anyio.move_on_after(0.5):
-                await self._news.wait()
+                await self._next_news()
 
     @property
     def output(self) -> str:
@@ -194,6 +259,16 @@ class Agent:
         self._over = True
         self._wake()
 
+    async def _tell_agent(self, what: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
+            await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
+
+    async def _tell_worker(self, worker: _Worker, what: dict[str, Any]) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _listen knows
+            await worker.stream.send(msgspec.json.encode(what) + b"\n")
+
     async def _listen(self, stream: SocketStream) -> None:
         """One worker, from its first line to its end."""
         reader = BufferedByteReceiveStream(stream)
@@ -202,8 +277,9 @@ class Agent:
             try:
                 while True:
                     line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=_Line)
-                    worker = self._take(worker, line)
-                    self._wake()
+                    worker = self._take(worker, line, stream)
+                    if not line.beat:
+                        self._wake()
             except (
                 anyio.EndOfStream,
                 anyio.IncompleteRead,
@@ -217,11 +293,15 @@ class Agent:
             worker.gone = True
             self._wake()
 
-    def _take(self, worker: _Worker | None, line: _Line) -> _Worker | None:
+    def _take(self, worker: _Worker | None, line: _Line, stream: SocketStream) -> _Worker | None:
         if worker is None:
-            if line.pid is None or line.rank is None or line.local is None:
+            self._over = self._over or (line.over and not self._forks)
+            if line.rank is None or line.local is None:
                 return None
-            worker = self._workers[line.local] = _Worker(line.pid, line.rank, line.local)
+            worker = self._workers[line.local] = _Worker(line.rank, line.local, stream, anyio.current_time())
+        worker.heard = anyio.current_time()
+        if line.port is not None:
+            worker.port = line.port
         elif line.stage is not None:
             worker.stage = Stage(line.stage, line.iteration)
         elif line.times is not None or line.error is not None:
@@ -233,6 +313,17 @@ class Agent:
     def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
+
+    async def _next_news(self) -> None:
+        await self._news.wait()
+
+
+def _slowest(workers: list[_Worker]) -> Stage:
+    """How far the slowest of these is, and whether one of them has fallen silent."""
+    behind = min((worker.stage for worker in workers), key=_order)
+    limit = anyio.current_time() - SILENT_AFTER
+    silent = any(worker.heard < limit and worker.done is None for worker in workers)
+    return Stage(behind.name, behind.iteration, silent)
 
 
 def _order(stage: Stage) -> tuple[int, int]:

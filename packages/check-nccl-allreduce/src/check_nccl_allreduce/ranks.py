@@ -9,7 +9,7 @@ from types import TracebackType
 import anyio
 from preflight_proto.roster import Roster
 
-from .control.messages import Result, Stage, Start
+from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start
 from .launch import Agent
 from .settings import show_size
 
@@ -26,6 +26,7 @@ class Ranks:
         self._used = False
         self._roster: Roster | None = None
         self._count = 0
+        self._renewed = 0
 
     async def __aenter__(self) -> Ranks:
         await self._group.__aenter__()
@@ -47,6 +48,22 @@ class Ranks:
     def join(self, roster: Roster, count: int) -> None:
         """Be ``count`` ranks of this roster's member."""
         self._roster, self._count = roster, count
+
+    async def obey(self, order: Order, changed: Callable[[Stage], None]) -> Result | Opened:
+        """Do what the leader orders."""
+        match order:
+            case Start():
+                return await self.measure(order, changed)
+            case Open():
+                agent = await self._probers(order.round, fresh=order.fresh)
+                return await agent.open(order.round, self._address)
+            case Probe():
+                agent = await self._probers(order.round, fresh=order.fresh)
+                assert self._roster is not None
+                result = await agent.probe(order, self._roster, self._count, changed)
+                if result.trouble is not None:
+                    self._say(f"here: probe of round {order.round}: {result.trouble.code}: {result.trouble.text}")
+                return result
 
     async def measure(self, start: Start, changed: Callable[[Stage], None]) -> Result:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""
@@ -75,6 +92,16 @@ class Ranks:
                 f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
             )
         return result
+
+    async def _probers(self, number: int, *, fresh: bool) -> Agent:
+        """Whose workers serve probes: the last launch's own, which have all loaded already, or new ones where these may hang."""
+        agent, roster = self._agent, self._roster
+        assert agent is not None
+        assert roster is not None
+        if fresh and self._renewed != number:
+            self._renewed = number
+            await agent.fork(self._count, (roster.rank or 0) * self._count)
+        return agent
 
     async def _fresh(self, *, used: bool = True) -> Agent:
         """A torchrun that has not run yet, in the place of one that has."""

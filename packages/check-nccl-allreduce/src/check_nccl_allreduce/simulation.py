@@ -276,21 +276,21 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
 
     base = World("labels", gangs(10_000))
     less = replace(base, gangs=gangs(1_000))
-    some = replace(base, gangs=gangs(300))
+    some = replace(base, gangs=gangs(300))  # without a bar
     one_bad = (1e-9,)  # a share above none is at least one node
     others = {
-        "mild: 0.70-0.95 of normal": replace(less, severity=(0.70, 0.95)),
-        "scattered: leaves of 1-4": replace(less, leaves=(1, 4)),
-        "noise x2": replace(less, noise=2 * base.noise),
-        "noise x3": replace(less, noise=3 * base.noise),
-        "dips 2 %": replace(less, dips=0.02),
-        "dips 5 %": replace(less, dips=0.05),
-        "three kinds": replace(less, kinds=3),
-        "flapping": replace(less, flap=0.5),
-        "Student t, 3 degrees": replace(less, tail=3),
-        "drift 3 % a round": replace(less, drift=0.03),
-        "hangs": replace(less, symptom=Status.HANG),
-        "wrong data": replace(less, symptom=Status.WRONG),
+        "mild: 0.70-0.95 of normal": replace(some, severity=(0.70, 0.95)),
+        "scattered: leaves of 1-4": replace(some, leaves=(1, 4)),
+        "noise x2": replace(some, noise=2 * base.noise),
+        "noise x3": replace(some, noise=3 * base.noise),
+        "dips 2 %": replace(some, dips=0.02),
+        "dips 5 %": replace(some, dips=0.05),
+        "three kinds": replace(some, kinds=3),
+        "flapping": replace(some, flap=0.5),
+        "Student t, 3 degrees": replace(some, tail=3),
+        "drift 3 % a round": replace(some, drift=0.03),
+        "hangs": replace(some, symptom=Status.HANG),
+        "wrong data": replace(some, symptom=Status.WRONG),
     }
     groups: dict[str, dict[str, World]] = {
         "small_n": {
@@ -315,7 +315,7 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
         group: {key: replace(world, name=f"{group} {key}") for key, world in members.items()}
         for group, members in groups.items()
     }
-    return {"labels": base, "no_labels": replace(base, name="no_labels", labels=False, gangs=gangs(2_000)), **named}
+    return {"labels": base, "no_labels": replace(base, name="no_labels", labels=False, gangs=less.gangs), **named}
 
 
 def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any]:

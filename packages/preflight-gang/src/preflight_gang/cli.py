@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import anyio
 
-from .config import Config, ConfigError, json_schema, parse
+from .config import Config, ConfigError, json_schema, parse, sources_of
 
 __all__ = ["main"]
 
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="a gang, or all gangs of a namespace, as a person wants to see them")
     show.add_argument("gang", nargs="?", metavar="GANG", help="its id, its ConfigMap's name, or one of its pods")
     show.add_argument("-n", "--namespace", default="default", help="namespace of the pods (%(default)s)")
+    show.add_argument("--config", type=Path, metavar="FILE", help="the controller's configuration, for its own sources")
     show.set_defaults(run=_show)
 
     validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
@@ -126,8 +127,9 @@ def _show(args: argparse.Namespace) -> int:
     from .kube.client import KubeError
     from .show import show
 
+    sources = sources_of(_load(args.config))
     try:
-        found = anyio.run(show, args.namespace, args.gang)
+        found = anyio.run(show, args.namespace, args.gang, sources)
     except KubeError as error:
         print(f"preflight-gang: {error}", file=sys.stderr)
         return EXIT_FAILED

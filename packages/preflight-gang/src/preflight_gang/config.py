@@ -11,26 +11,82 @@ from msgspec import Meta
 from preflight_proto import names
 from preflight_proto.durations import parse_duration
 
-__all__ = ["Config", "ConfigError", "json_schema", "parse"]
+from . import expression
+from .sizes import Kind, sized_by
+from .sources import BUILT_IN, Sources
+
+__all__ = ["Config", "ConfigError", "json_schema", "parse", "sources_of"]
+
+TOPOLOGY_LABELS: Final = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "network.topology.nvidia.com/accelerator",
+    "network.topology.nvidia.com/block",
+    "network.topology.nvidia.com/leaf",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/datacenter",
+    "nvidia.com/gpu.clique",
+)
+"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator … datacenter) and its GPU feature discovery (clique) name them."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
+Label = Annotated[
+    str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
+]
+
+Group = Annotated[
+    str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$", max_length=253)
+]
+Resource = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9]*$", max_length=63)]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Objects that know the size of gangs, beside those that the controller knows: what a stamp calls the source, the resource in
+    its API group, what people call it, and a size expression."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z][a-zA-Z0-9]*$", max_length=50)]
+    group: Group
+    resource: Annotated[Resource, Meta(description="The plural, e.g. podgroups.")]
+    kind: Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=63)]
+    size: Annotated[str, Meta(description="E.g. spec.minMember or spec.roles[].replicas.", min_length=1)]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What `preflight-gang run --config FILE` reads.
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
-    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once.
+    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``topologyLabels``
+    are those of a node that its pods are told. ``sources`` are more objects that know the size of gangs.
     """
 
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
+    sources: Annotated[tuple[Source, ...], Meta(max_length=32)] = ()
+    topology_labels: Annotated[tuple[Label, ...], Meta(max_length=64)] = TOPOLOGY_LABELS
 
     @property
     def lease_seconds(self) -> float:
         return parse_duration(self.lease_duration)
+
+
+def sources_of(config: Config) -> Sources:
+    """All sources that the controller knows: its own and the configured ones. Makes types: ask once."""
+    configured = {
+        one.name: (
+            Kind(group=one.group, resource=one.resource, kind=one.kind, type=sized_by(expression.parse(one.size))),
+        )
+        for one in config.sources
+    }
+    return {**BUILT_IN, **configured}
 
 
 class ConfigError(Exception):
@@ -85,6 +141,15 @@ def _meaning(config: Config) -> list[str]:
             problems.append(f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.')
     except ValueError as error:
         problems.append(f"leaseDuration: {error}.")
+    for i, source in enumerate(config.sources):
+        try:
+            expression.parse(source.size)
+        except expression.ExpressionError as error:
+            problems.append(f"sources[{i}].size: {error}; correct it.")
+        if source.name in BUILT_IN:
+            problems.append(f"sources[{i}].name: {source.name} is built in; choose another name.")
+        if source.name in {other.name for other in config.sources[:i]}:
+            problems.append(f"sources[{i}].name: {source.name} is taken by another source; choose another name.")
     twice = sorted({name for name in config.checks if config.checks.count(name) > 1})
     if twice:
         problems.append(f"checks: {', '.join(twice)} named more than once; name each check once.")

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+import msgspec
 from preflight_proto import names
+from preflight_proto.roster import decode_roster
 from preflight_proto.stamp import ContractError, configmap_name
 
-from .config import Config
+from .config import Config, sources_of
 from .kube.client import Client
 from .kube.lease import Leadership
 from .kube.reflector import Change, Reflector
 from .lookup import Objects
-from .membership import Key, Member, key_of, member
+from .membership import Key, Member, Stage, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .pacing import Pace
-from .results import ended_checks, event_of
+from .reports import Reports
 from .sealing import Answer, Gang, decide
 from .sizes import Kind
 from .sizing import object_of, size
-from .sources import SOURCES
 from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
@@ -39,9 +39,8 @@ RETRY: Final = 1.0
 LOOK_AGAIN: Final = 0.1
 OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that is not ours has given way."""
-REST, MOST_REST = 25e-6, 0.25
-"""Seconds a member, and at most, between two looks at a gang: a look costs that much, and a burst of changes needs one."""
-REPORTERS: Final = 4
+REST, MOST_REST = 100e-6, 0.25
+"""Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst of changes needs one."""
 SETTLERS: Final = 8
 
 log = logging.getLogger(__name__)
@@ -51,17 +50,16 @@ class Controller:
     """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
 
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
-        self._client, self._config, self._metrics = client, config, metrics
+        self._client, self._metrics = client, metrics
+        self._sources = sources_of(config)
         self._members: dict[Key, dict[str, Member]] = {}
         self._key_by_uid: dict[str, Key] = {}
         self._config_maps: dict[tuple[str, str], ConfigMap] = {}
-        self._pods: dict[str, Pod] = {}  # injected ones, for their results
-        self._counted: dict[str, set[str]] = {}
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs: Queue[Key] = Queue(rest=lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
-        self.reports: Queue[str] = Queue()
-        self._objects = Objects(client, self._object_changed)
+        self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
+        self.reports = Reports(client, config, metrics)
+        self._objects = Objects(client, self._object_changed, self._sources)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
@@ -82,7 +80,7 @@ class Controller:
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run):
+            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run, self.reports.mirror):
                 group.start_soon(run)
 
     @property
@@ -97,12 +95,10 @@ class Controller:
     def _pod_changed(self, change: Change[Pod]) -> None:
         pod, uid = change.object, change.key
         if change.kind == "deleted":
-            self._pods.pop(uid, None)
-            self._counted.pop(uid, None)
+            self.reports.gone(uid)
             self._ignored.discard(uid)
         elif names.CHECKED_LABEL in pod.metadata.labels:
-            self._pods[uid] = pod
-            self.reports.add(uid)
+            self.reports.seen(pod)
         before = self._key_by_uid.get(uid)
         key = self._place(pod, gone=change.kind == "deleted")
         for one in {before, key} - {None}:
@@ -161,7 +157,7 @@ class Controller:
             if namespace and key[0] != namespace:
                 continue
             named = object_of(tuple(members.values()))
-            if named is not None and kind in SOURCES.get(named[0], ()) and (not name or named[1] == name):
+            if named is not None and kind in self._sources.get(named[0], ()) and (not name or named[1] == name):
                 self.gangs.add(key)
 
     # --- what the leader does
@@ -169,16 +165,14 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Settle every gang and report every result, until cancelled."""
         await self.wait_synced()
+        await self.reports.wait_nodes()
         writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics)
         for key in self._members:
             self.gangs.add(key)
-        for uid in self._pods:
-            self.reports.add(uid)
         async with anyio.create_task_group() as group:
             for _ in range(SETTLERS):
                 group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
-            for _ in range(REPORTERS):
-                group.start_soon(self.reports.work, lambda uid: self._report(writer, uid), RETRY)
+            group.start_soon(self.reports.lead, writer)
 
     def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:
         """All that is known of a gang now; None when it has no member left."""
@@ -193,7 +187,7 @@ class Controller:
             id=raw,
             config_map=name,
             members=everyone,
-            sized=size(namespace, raw, everyone, self._objects.find),
+            sized=size(namespace, raw, everyone, self._objects.find, self._sources),
             record=record_in(self._config_maps.get((namespace, name))),
             obstacle=obstacle(obstructed_by),
         )
@@ -209,8 +203,10 @@ class Controller:
             if gang is None:
                 return LOOK_AGAIN
             decision = decide(gang)
-        again = self._pace(key, decision.answers)
-        if not await writer.tell(gang, decision.answers):
+        again = self._pace(key, gang, decision.answers)
+        if not await writer.tell(
+            gang, decision.answers, lambda one, roster: self._heard(key, one, roster), self.reports.with_roster
+        ):
             return RETRY
         return OBSTRUCTED if gang.obstacle else again
 
@@ -232,16 +228,35 @@ class Controller:
             self._keep(found)
         return None
 
-    def _pace(self, key: Key, answers: dict[str, Answer]) -> float | None:
-        """Leave out the waits whose turn it is not; after how many seconds it is."""
-        waiting = [uid for uid, answer in answers.items() if answer.answer == "wait"]
+    def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
+        """Leave out the waits whose turn it is not; after how many seconds it is.
+
+        Who was never told anything and does not ask yet (its gang check does not run) is not told to wait: most gangs are complete
+        before their first member asks.
+        """
+        waiting: dict[str, bool] = {}
+        for one in gang.members:
+            answer = answers.get(one.uid)
+            if answer is None or answer.answer != "wait":
+                continue
+            if one.told is None and one.stage is not Stage.WAITING:
+                del answers[one.uid]
+            else:
+                told = one.told
+                waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
         if not waiting:
             return None
         now = time.monotonic()
         turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
-        for uid in set(waiting).difference(turn):
+        for uid in waiting.keys() - set(turn):
             del answers[uid]
         return again
+
+    def _heard(self, key: Key, one: Member, roster: str) -> None:
+        """What a member has been told just now; the watch says so, too, a moment later."""
+        members = self._members.get(key, {})
+        if (known := members.get(one.uid)) is not None:
+            members[one.uid] = msgspec.structs.replace(known, roster=roster, told=decode_roster(roster))
 
     def _sealed(self, key: Key) -> None:
         pace = self._paces.pop(key, None)
@@ -251,32 +266,6 @@ class Controller:
             self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
                 time.monotonic() - pace.since
             )
-
-    async def _report(self, writer: Writer, uid: str) -> float | None:
-        """Count each run of the pod's checks once, and create its Event."""
-        pod = self._pods.get(uid)
-        if pod is None:
-            return None
-        counted = self._counted.setdefault(uid, set())
-        for ended in ended_checks(pod, self._config.checks):
-            if ended.run in counted:
-                continue
-            new = await writer.event(event_of(pod, ended, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
-            if new is None:
-                return RETRY
-            counted.add(ended.run)
-            if not new:
-                continue
-            result = ended.result
-            self._metrics.checks.labels(ended.check, result.outcome).inc()
-            self._metrics.duration.labels(ended.check).observe(ended.seconds)
-            if result.outcome in {"failed", "inconclusive", "misconfigured"}:
-                self._metrics.failures.labels(
-                    ended.check,
-                    self._metrics.bounded("node", pod.spec.node_name),
-                    self._metrics.bounded("error_code", result.code),
-                ).inc()
-        return None
 
 
 def _version(found: ConfigMap) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from .kube.client import Client, KubeError
 from .kube.reflector import Change, Reflector
 from .sizes import Kind, Known
-from .sources import SOURCES
+from .sources import Sources
 
 __all__ = ["Objects", "served"]
 
@@ -33,8 +33,8 @@ class Objects:
     ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or that there can be none.
     """
 
-    def __init__(self, client: Client, changed: Callable[[Kind, str, str], None]) -> None:
-        self._client, self._changed = client, changed
+    def __init__(self, client: Client, changed: Callable[[Kind, str, str], None], sources: Sources) -> None:
+        self._client, self._changed, self._sources = client, changed, sources
         self._found: dict[tuple[Kind, str, str], Known] = {}
         self._state: dict[Kind, str] = {}
         self._group: anyio.abc.TaskGroup | None = None
@@ -42,7 +42,7 @@ class Objects:
     def find(self, source: str, namespace: str, name: str) -> Known | str:
         """The object, or why it cannot be had (fits behind its kind and name). The first question begins the mirroring."""
         troubles = []
-        for kind in SOURCES[source]:
+        for kind in self._sources[source]:
             if (found := self._found.get((kind, namespace, name))) is not None:
                 return found
             if kind not in self._state:

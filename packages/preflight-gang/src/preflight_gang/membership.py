@@ -22,7 +22,26 @@ from .objects import ContainerStatus, OwnerReference, Pod, Terminated
 _POD_GROUP: Final = "pod-group-name"
 """What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
 
-__all__ = ["Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member"]
+__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member"]
+
+STUCK: Final = {
+    "ErrImagePull": "IMAGE_PULL",
+    "ImagePullBackOff": "IMAGE_PULL",
+    "InvalidImageName": "IMAGE_PULL",
+    "ErrImageNeverPull": "IMAGE_PULL",
+    "ImageInspectError": "IMAGE_PULL",
+    "CreateContainerConfigError": "CONTAINER_CREATE",
+    "CreateContainerError": "CONTAINER_CREATE",
+}
+"""Why a container waits that the kubelet cannot start, and the code that a check has by it."""
+
+_RUNTIMES_WORDS: Final = {
+    "OOMKilled": ("OUT_OF_MEMORY", "it was killed for want of memory"),
+    "StartError": ("START_ERROR", "the container could not be started"),
+    "ContainerCannotRun": ("START_ERROR", "the container could not be started"),
+    "ContainerStatusUnknown": ("STATUS_UNKNOWN", "its node lost sight of it"),
+}
+_TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
 Key = tuple[str, str]
 """A gang: namespace and raw id."""
@@ -183,8 +202,19 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
 
 
 def read(container: str, end: Terminated) -> Result:
-    """What a terminated check has to say (never raises)."""
-    return from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
+    """What a terminated check has to say (never raises). Where it says nothing, its container's status does."""
+    result = from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
+    if result.code not in {f"EXIT_{end.exit_code}", "KILLED"}:
+        return result
+    if end.reason in _RUNTIMES_WORDS:
+        code, reason = _RUNTIMES_WORDS[end.reason]
+        said = f"{reason} ({end.message[:200]})" if code == "START_ERROR" and end.message else reason
+        return msgspec.structs.replace(result, outcome="inconclusive", code=code, reason=said)
+    if end.exit_code == _TERMINATED:
+        return msgspec.structs.replace(
+            result, outcome="inconclusive", code="TERMINATED", reason="it was ended before it had a result"
+        )
+    return result
 
 
 def _stage(
@@ -205,15 +235,10 @@ def _stage(
         return Stage.WAITING, "waiting"
     # Addressed, and on its way through what runs before: the slowest of it is worth naming.
     running = next((s.name for s in before if s.state.running is not None), "")
-    blocked = next((s for s in before if s.state.waiting is not None and s.state.waiting.reason in _STUCK), None)
+    blocked = next((s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None)
     if blocked is not None and blocked.state.waiting is not None:
         return Stage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
     return Stage.CHECKING, f"running {running}" if running else "starting its checks"
-
-
-_STUCK = frozenset(
-    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
-)
 
 
 def _why_no_address(pod: Pod) -> str:

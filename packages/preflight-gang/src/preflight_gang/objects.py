@@ -5,9 +5,12 @@ msgspec skips what is not named here without building it: memory follows these f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
+from typing import Final
 
 import msgspec
+from preflight_proto import names
 
 __all__ = [
     "Condition",
@@ -15,11 +18,14 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "Metadata",
+    "Node",
     "OwnerReference",
     "Pod",
     "Running",
     "Terminated",
+    "Volume",
     "Waiting",
+    "node_with",
 ]
 
 
@@ -56,10 +62,60 @@ class Container(_Object, frozen=True, kw_only=True):
     volume_mounts: tuple[Mount, ...] = ()
 
 
+class FieldRef(_Object, frozen=True, kw_only=True):
+    field_path: str = ""
+
+
+class ShownField(_Object, frozen=True, kw_only=True):
+    field_ref: FieldRef | None = None
+
+
+class ShownFields(_Object, frozen=True, kw_only=True):
+    items: tuple[ShownField, ...] = ()
+
+
+class ProjectedSource(_Object, frozen=True, kw_only=True):
+    downward_api: ShownFields | None = msgspec.field(name="downwardAPI", default=None)
+
+
+class Projected(_Object, frozen=True, kw_only=True):
+    sources: tuple[ProjectedSource, ...] = ()
+
+
+class Volume(_Object, frozen=True, kw_only=True):
+    """A volume, as far as it shows fields of its pod."""
+
+    name: str
+    downward_api: ShownFields | None = msgspec.field(name="downwardAPI", default=None)
+    projected: Projected | None = None
+
+    def shows(self, annotation: str) -> bool:
+        sources = [self.downward_api, *(s.downward_api for s in (self.projected.sources if self.projected else ()))]
+        path = f"metadata.annotations['{annotation}']"
+        return any(i.field_ref is not None and i.field_ref.field_path == path for s in sources if s for i in s.items)
+
+
+_SAME: Final[dict[tuple[Volume, ...], tuple[Volume, ...]]] = {}
+_MOST_SAME: Final = 256
+
+
 class PodSpec(_Object, frozen=True, kw_only=True):
+    """``volumes``: only ours that show something of the node. Pods have them from one template, so equal ones are one object."""
+
     node_name: str = ""
     host_network: bool = False
     init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+
+    def __post_init__(self) -> None:
+        kept = tuple(v for v in self.volumes if v.name.startswith(names.VOLUME_PREFIX) and _shows_the_node(v))
+        if len(_SAME) < _MOST_SAME:
+            kept = _SAME.setdefault(kept, kept)
+        msgspec.structs.force_setattr(self, "volumes", _SAME.get(kept, kept))
+
+
+def _shows_the_node(volume: Volume) -> bool:
+    return volume.shows(names.INSTANCE_TYPE_ANNOTATION) or volume.shows(names.TOPOLOGY_ANNOTATION)
 
 
 class Waiting(_Object, frozen=True, kw_only=True):
@@ -116,3 +172,26 @@ class Pod(_Object, frozen=True, kw_only=True):
 class ConfigMap(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     data: dict[str, str] = {}
+
+
+class NodeMetadata(_Object, frozen=True, kw_only=True):
+    name: str
+    labels: dict[str, str] = {}
+
+
+class Node(_Object, frozen=True, kw_only=True):
+    """A node's labels; what else it reports, every few minutes, makes no difference here."""
+
+    metadata: NodeMetadata
+
+
+def node_with(labels: Collection[str]) -> type[Node]:
+    """A :class:`Node` that keeps ``labels`` alone: a node has about fifty, and a cluster thousands of nodes."""
+    wanted = frozenset(labels)
+
+    class Known(Node, frozen=True, kw_only=True):
+        def __post_init__(self) -> None:
+            kept = {key: value for key, value in self.metadata.labels.items() if key in wanted}
+            msgspec.structs.force_setattr(self.metadata, "labels", kept)
+
+    return Known

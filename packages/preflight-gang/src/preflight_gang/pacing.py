@@ -5,7 +5,7 @@ Pure: whoever asks says what time it is (seconds of a monotonic clock).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Final
 
 __all__ = ["Pace"]
@@ -28,16 +28,23 @@ class Pace:
         self._begun: float | None = None
         self._left: list[str] = []
 
-    def turn(self, waiting: Collection[str], now: float) -> tuple[list[str], float | None]:
-        """Who of ``waiting`` (uids) is told now, and after how many seconds to ask again (None: when something has changed)."""
-        if not self._left:
-            due = self._due(len(waiting))
-            if now < due:
-                return [], due - now
-            self._begun, self._left = now, list(waiting)
-        chosen, self._left = self._left[:SLICE], self._left[SLICE:]
-        still = set(waiting)
-        return [uid for uid in chosen if uid in still], 0.0 if self._left else None
+    def turn(self, waiting: Mapping[str, bool], now: float) -> tuple[list[str], float | None]:
+        """Who is told now, and after how many seconds to ask again (None: when something has changed).
+
+        ``waiting``: uids of those who wait, and whether each has still to hear it for the first time.
+        """
+        due: float | None = self._due(len(waiting))
+        if not self._left and due is not None and now >= due:
+            self._begun, self._left = now, [uid for uid, new in waiting.items() if not new]
+            due = None
+        if self._begun is None:
+            return [], due and due - now
+        new = [uid for uid, first in waiting.items() if first]
+        old = [uid for uid in self._left if not waiting.get(uid, True)]
+        turn, self._left = [*new, *old][:SLICE], old[max(0, SLICE - len(new)) :]
+        if self._left or len(new) > SLICE:
+            return turn, 0.0
+        return turn, due and max(0.0, due - now)
 
     def _due(self, members: int) -> float:
         if self._begun is None:

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 from preflight_proto import names
-from preflight_proto.result import Result
+from preflight_proto.result import VERSION, Result
 
-from .membership import read
+from .membership import STUCK, read
 from .objects import ContainerStatus, Pod, Terminated
 
-__all__ = ["Ended", "ended_checks", "event_of"]
+__all__ = ["PATIENCE", "Ended", "ended_checks", "event_of", "not_started", "stuck_checks"]
 
 _REASONS: Final = {
     "passed": "PreflightPassed",
@@ -31,7 +31,10 @@ _MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's."""
+    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's.
+
+    ``ran`` is false where the kubelet could not start it.
+    """
 
     run: str
     check: str
@@ -39,6 +42,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     started: datetime | None
     finished: datetime | None
+    ran: bool = True
 
     @property
     def seconds(self) -> float:
@@ -53,10 +57,15 @@ def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[Ended]:
 
     What calls itself a check without being configured is not read: its name would become a label of ours.
     """
+    for check, status in _configured(pod, configured):
+        yield from _of(status, check)
+
+
+def _configured(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, ContainerStatus]]:
     for status in pod.status.init_container_statuses:
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
         if status.name.startswith(names.CONTAINER_PREFIX) and check in configured:
-            yield from _of(status, check)
+            yield check, status
 
 
 def _of(status: ContainerStatus, check: str) -> Iterator[Ended]:
@@ -72,6 +81,43 @@ def _of(status: ContainerStatus, check: str) -> Iterator[Ended]:
                 started=end.started_at,
                 finished=end.finished_at,
             )
+
+
+PATIENCE: Final = 60.0
+"""Seconds after which a check that the kubelet cannot start is inconclusive; a registry that hiccups is back by then."""
+
+_ADVICE: Final = {
+    "IMAGE_PULL": "see that the image exists under this name and that the node may pull it",
+    "CONTAINER_CREATE": "see what the kubelet says about the container, and correct the check's configuration",
+}
+_MAX_WORDS: Final = 500
+
+
+def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, ContainerStatus]]:
+    """The configured checks that the kubelet tries to start in vain just now."""
+    if pod.metadata.deletion_timestamp is None:
+        for check, status in _configured(pod, configured):
+            if status.state.waiting is not None and status.state.waiting.reason in STUCK:
+                yield check, status
+
+
+def not_started(status: ContainerStatus, check: str) -> Ended:
+    """What is counted and told of a check of :func:`stuck_checks`, once for each start that is tried."""
+    waiting = status.state.waiting
+    assert waiting is not None
+    code = STUCK[waiting.reason]
+    said = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+    reason = f"it could not be started for {PATIENCE:.0f} s ({said[:_MAX_WORDS]}); {_ADVICE[code]}"
+    result = Result(v=VERSION, check=check, outcome="inconclusive", code=code, gated=True, duration=0.0, reason=reason)
+    return Ended(
+        run=f"start {status.restart_count}",
+        check=check,
+        result=result,
+        exit_code=0,
+        started=None,
+        finished=None,
+        ran=False,
+    )
 
 
 def event_of(pod: Pod, ended: Ended, now: str) -> dict[str, Any]:

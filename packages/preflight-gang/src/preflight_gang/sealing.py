@@ -163,17 +163,32 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
         reason = "the other members have passed their test and have started; there is nobody to test with"
         return {m.uid: Answer(answer="skip", generation=generation, reason=reason) for m in forming}
     failed = [m for m in gang.members if m.stage is Stage.FAILED and m.failure is not None and not m.failure.own]
-    late = [m for m in forming if m.stage not in _READY]
-    everyone = _missing(gang, late, len(forming))  # the same for all that are not late themselves
+    over = _not_replaced(gang, len(forming))
+    present = len(forming) + len(over)
+    late = [*(m for m in forming if m.stage not in _READY), *over]
+    everyone = _missing(gang, late, present)  # the same for all that are not late themselves
     answers = {}
     for one in forming:
         cause = _cause_for(one, failed) if short else None
         if cause is not None:
             answers[one.uid] = Answer(answer="fail", generation=generation, reason=cause)
         else:
-            missing = everyone if one.stage in _READY else _missing(gang, late, len(forming), besides=one.uid)
+            missing = everyone if one.stage in _READY else _missing(gang, late, present, besides=one.uid)
             answers[one.uid] = Answer(answer="wait", generation=generation, missing=missing)
     return answers
+
+
+def _not_replaced(gang: Gang, forming: int) -> list[Member]:
+    """The pods that failed last and are over, as many as members are missing: they exist, but take part no more."""
+    places = (gang.sized.participants or 0) - forming
+    over = [
+        m for m in gang.members if m.takes_part and m.terminal and m.stage is Stage.FAILED and m.failure is not None
+    ]
+    if places <= 0 or not over:
+        return []
+    return sorted(over, key=lambda m: (m.failure.at.timestamp() if m.failure and m.failure.at else 0.0, m.name))[
+        -places:
+    ]
 
 
 def _cause_for(one: Member, failed: Sequence[Member]) -> str | None:
@@ -192,7 +207,7 @@ def _cause(who: Member, failure: Failure) -> str:
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: Gang, late: Sequence[Member], forming: int, besides: str = "") -> tuple[str, ...]:
+def _missing(gang: Gang, late: Sequence[Member], present: int, besides: str = "") -> tuple[str, ...]:
     """Who is missing, for a member to read: the ``late`` ones, ``besides`` itself. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:
@@ -203,8 +218,8 @@ def _missing(gang: Gang, late: Sequence[Member], forming: int, besides: str = ""
     missing = [f"{m.name}: {m.why}" for m in late[: NAMED + 1] if m.uid != besides][:NAMED]
     if others > NAMED:
         missing.append(f"and {others - NAMED} more")
-    if wanted > forming:
-        missing.append(f"{wanted - forming} of {wanted} members: no such pod yet")
+    if wanted > present:
+        missing.append(f"{wanted - present} of {wanted} members: no such pod yet")
     return tuple(missing)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from preflight_proto import names
 from preflight_proto.stamp import ContractError, configmap_name
 
@@ -11,15 +13,15 @@ from .lookup import served
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
 from .sealing import Gang, decide
-from .sizes import Known
+from .sizes import Kind, Known
 from .sizing import object_of, size
-from .sources import SOURCES
+from .sources import Sources
 from .writer import obstacle, record_in
 
 __all__ = ["render", "show"]
 
 
-async def show(namespace: str, wanted: str | None) -> str:
+async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
     """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
     async with Client(connection()) as client:
         members: dict[Key, list[Member]] = {}
@@ -37,11 +39,11 @@ async def show(namespace: str, wanted: str | None) -> str:
         for (_, raw), found in sorted(members.items()):
             name = configmap_name(namespace, raw)
             if wanted is None or wanted in {raw, name, *(m.name for m in found)}:
-                told.append(render(await _gang(client, namespace, raw, found)))
+                told.append(render(await _gang(client, namespace, raw, found, sources)))
         return "\n\n".join(told)
 
 
-async def _gang(client: Client, namespace: str, raw: str, members: list[Member]) -> Gang:
+async def _gang(client: Client, namespace: str, raw: str, members: list[Member], sources: Sources) -> Gang:
     name = configmap_name(namespace, raw)
     try:
         stored = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
@@ -49,22 +51,22 @@ async def _gang(client: Client, namespace: str, raw: str, members: list[Member])
         stored = None
     about: Known | str = "is not looked for"
     if (named := object_of(members)) is not None:
-        about = await _object(client, named[0], namespace, named[1])
+        about = await _object(client, sources.get(named[0], ()), namespace, named[1])
     everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
     return Gang(
         namespace=namespace,
         id=raw,
         config_map=name,
         members=everyone,
-        sized=size(namespace, raw, everyone, lambda *_: about),
+        sized=size(namespace, raw, everyone, lambda *_: about, sources),
         record=record_in(stored),
         obstacle=obstacle(stored),
     )
 
 
-async def _object(client: Client, source: str, namespace: str, name: str) -> Known | str:
+async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: str) -> Known | str:
     state = "does not exist"
-    for kind in SOURCES.get(source, ()):
+    for kind in kinds:
         try:
             path = await served(client, kind)
             if path is None:

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from .expression import Expression, NoNumber
 from .objects import Metadata
 
-__all__ = ["Kind", "Known", "SizeOf"]
+__all__ = ["Kind", "Known", "SizeOf", "sized_by"]
 
 START_ORDER: Final = "its pods are not started together, so the first would wait for the last"
 
@@ -283,3 +284,30 @@ class TrainJob(Known, kw_only=True):
 
     def size(self, gang: str) -> SizeOf:
         return _counted(self.spec.trainer.num_nodes, "spec.trainer.numNodes")
+
+
+# --- what only the configuration knows
+
+
+def sized_by(expression: Expression) -> type[Known]:
+    """Objects whose size ``expression`` says; of them nothing but that is kept."""
+
+    class Configured(Known, kw_only=True):
+        spec: Any = None
+        status: Any = None
+        said: SizeOf = SizeOf()
+
+        def __post_init__(self) -> None:
+            about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
+            try:
+                self.said = _counted(
+                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods"
+                )
+            except NoNumber as error:
+                self.said = SizeOf(unknown=str(error))
+            self.spec = self.status = None
+
+        def size(self, gang: str) -> SizeOf:
+            return self.said
+
+    return Configured

@@ -11,7 +11,7 @@ import msgspec
 
 from .membership import Member
 from .sizes import Known, SizeOf
-from .sources import SOURCES
+from .sources import BUILT_IN, Sources
 
 __all__ = ["Lookup", "Sized", "object_of", "size"]
 
@@ -27,9 +27,9 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str = ""
 
 
-def size(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup) -> Sized:
+def size(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup, sources: Sources = BUILT_IN) -> Sized:
     """The size of the gang that ``members`` belong to (at least one)."""
-    said = _pods(namespace, raw_id, members, lookup)
+    said = _pods(namespace, raw_id, members, lookup, sources)
     if said.count is None:
         return Sized(skip=said.skip, unknown=said.unknown)
     without = len({m.name for m in members if not m.takes_part})
@@ -46,7 +46,7 @@ def object_of(members: Sequence[Member]) -> tuple[str, str] | None:
     return min(named) if named else None
 
 
-def _pods(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup) -> SizeOf:
+def _pods(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup, sources: Sources) -> SizeOf:
     stamped = {m.size for m in members if m.size is not None}
     if len(stamped) > 1:
         return SizeOf(unknown=f"its members disagree about the size ({', '.join(map(str, sorted(stamped)))})")
@@ -56,7 +56,7 @@ def _pods(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup
     if named is None:
         return SizeOf(unknown=f"the size is not known: no member says it or names who does ({members[0].source})")
     source, name = named
-    kinds = SOURCES.get(source)
+    kinds = sources.get(source)
     if kinds is None:
         return SizeOf(unknown=f"the size is not known: a gang by {source} has it from its pods, and they do not say it")
     found = lookup(source, namespace, name)

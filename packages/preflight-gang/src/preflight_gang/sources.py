@@ -23,7 +23,7 @@ from .sizes import (
     Workload,
 )
 
-__all__ = ["SOURCES"]
+__all__ = ["BUILT_IN", "Sources"]
 
 
 def _kind(group: str, resource: str, kind: str, type_: type[Known]) -> Kind:
@@ -34,7 +34,10 @@ _KAI: Final = _kind("scheduling.run.ai", "podgroups", "PodGroup", MinMemberPodGr
 _KUEUE: Final = _kind("kueue.x-k8s.io", "workloads", "Workload", KueueWorkload)
 _TRAINING: Final = ("PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
 
-SOURCES: Final[Mapping[str, tuple[Kind, ...]]] = {
+Sources = Mapping[str, tuple[Kind, ...]]
+"""The kinds of objects that know sizes, by the name of the source in the stamp."""
+
+BUILT_IN: Final[Sources] = {
     "schedulingGroup": (_kind("scheduling.k8s.io", "podgroups", "PodGroup", PodGroup),),
     "workloadRef": (_kind("scheduling.k8s.io", "workloads", "Workload", Workload),),
     "volcano": (_kind("scheduling.volcano.sh", "podgroups", "PodGroup", MinMemberPodGroup),),
@@ -53,4 +56,4 @@ SOURCES: Final[Mapping[str, tuple[Kind, ...]]] = {
     ),
     "grove": (_kind("scheduler.grove.io", "podgangs", "PodGang", PodGang),),
 }
-"""By the name in the stamp. A source that is not here knows its size from the pod (the stamp), or not at all."""
+"""A source that is not here knows its size from the pod (the stamp), or not at all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -18,7 +18,8 @@ from .delivery import config_map, owned_by, record_of, roster_patch, seal
 from .kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from .membership import Member
 from .metrics import Metrics
-from .objects import ConfigMap
+from .nodes import set_annotation
+from .objects import ConfigMap, Metadata
 from .sealing import Answer, Gang, Record
 
 __all__ = ["Writer"]
@@ -70,8 +71,17 @@ class Writer:
         except NotFound:
             return None
 
-    async def tell(self, gang: Gang, answers: Mapping[str, Answer]) -> bool:
-        """Write what each member has not been told yet, many at a time; False when some could not be reached."""
+    async def tell(
+        self,
+        gang: Gang,
+        answers: Mapping[str, Answer],
+        heard: Callable[[Member, str], None],
+        beside: Callable[[str], Mapping[str, str]] = lambda _: {},
+    ) -> bool:
+        """Write what each member has not been told yet, many at a time; False when some could not be reached.
+
+        ``heard`` is called with each member that has been told, and with what. ``beside``: uid → annotations to set with it.
+        """
         reached = True
 
         async def one(member: Member, patch: list[dict[str, Any]]) -> None:
@@ -79,6 +89,7 @@ class Writer:
             try:
                 await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
                 self._count("roster", "written")
+                heard(member, patch[-1]["value"])
             except (PreconditionFailed, NotFound):
                 # Another pod by now, or told something else meanwhile: the watch brings it.
                 self._count("roster", "stale")
@@ -92,8 +103,25 @@ class Writer:
                 answer = answers.get(member.uid)
                 patch = roster_patch(member, answer, gang.record, self._epoch) if answer is not None else None
                 if patch is not None:
+                    patch[-1:-1] = [set_annotation(key, value) for key, value in beside(member.uid).items()]
                     group.start_soon(one, member, patch)
         return reached
+
+    async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool | None:
+        """Write annotations to a pod: True when done, False when it is another pod by now, None when it could not be written."""
+        try:
+            await self._client.json_patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch)
+        except (PreconditionFailed, NotFound):
+            self._count("node", "stale")
+            return False
+        except KubeError as error:
+            self._count("node", "failed")
+            log.warning(
+                "a pod could not be told about its node", extra={"about": {"uid": pod.uid, "error": str(error)}}
+            )
+            return None
+        self._count("node", "written")
+        return True
 
     async def event(self, body: dict[str, Any]) -> bool | None:
         """Create an Event: True when it is new, False when it was there already, None when it could not be written."""

@@ -26,8 +26,10 @@ ROSTER_ANNOTATION: Final = PREFIX + "roster"
 GANG_CONFIGMAP_PREFIX: Final = "preflight-"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "preflight-gang"
-INSTANCE_TYPE_ANNOTATION: Final = PREFIX + "instance-type"
+INSTANCE_TYPE_ANNOTATION: Final = PREFIX + "node-instance-type"
 """The node's instance type, written once the pod is bound: a container cannot read the labels of its node."""
+TOPOLOGY_ANNOTATION: Final = PREFIX + "node-topology"
+"""The node's topology labels as one JSON object, empty where it has none; written together with the instance type."""
 
 # --- injected containers and volumes (reserved: rebuilt, never trusted)
 CONTAINER_PREFIX: Final = "preflight-"

@@ -6,7 +6,7 @@ It does not measure: rank 0 is a member like the others and connects to its own 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -17,21 +17,27 @@ from preflight_proto.roster import Roster
 from . import channel
 from .channel import Channel, Closed
 from .frames import NotAuthentic
-from .messages import Ack, Alive, Hello, Leaving, Message, Result, Stage, Start, VerdictMessage
-from .rounds import Round
+from .messages import Ack, Alive, Hello, Leaving, Message, Open, Opened, Probe, Result, Start, VerdictMessage
+from .rounds import ProbeRound, Probes, Round
 
-__all__ = ["Leader", "Next"]
+__all__ = ["Leader", "Next", "Rounds"]
 
 STRANGERS: Final = 256
 STRANGERS_PER_ADDRESS: Final = 8
 """Connections that have not proven themselves yet. Beyond that the oldest goes: a member needs two round trips, no more."""
 SETTLE: Final = 3.0
 """Seconds to hear the others once one member has failed: who fell over whom is then in the reports."""
+STALLED_AFTER: Final = 30.0
+"""Seconds in which no rank gets further once all communicators work, and then it hangs; :data:`STALL_SHARE` of a short launch."""
+STALL_SHARE: Final = 0.5
+PROBE_STALLED_AFTER: Final = 15.0
+"""The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
 ACK_WITHIN: Final = 5.0
 
 
-Next = Callable[[Mapping[int, Hello], list[Round]], Start | VerdictMessage]
-"""What to do after the rounds so far: another round, or the end. Called with no rounds once every member has come."""
+Rounds = list[Round | ProbeRound]
+Next = Callable[[Mapping[int, Hello], Rounds], Start | Probes | VerdictMessage]
+"""What to do after the rounds so far: a launch, probes, or the end. Called with no rounds once every member has come."""
 
 
 class Leader:
@@ -47,16 +53,16 @@ class Leader:
         self._hellos: dict[int, Hello] = {}
         self._channels: dict[int, Channel] = {}
         self._strangers: deque[tuple[str, anyio.CancelScope]] = deque()
-        self._round: Round | None = None
+        self._round: Round | ProbeRound | None = None
         self._left: dict[int, Leaving] = {}
         self._acks: set[int] = set()
         self._news = anyio.Event()
 
-    async def lead(self, hello_within: float, round_within: Callable[[], tuple[float, float]], step: Next) -> None:
+    async def lead(self, hello_within: float, launch_within: Callable[[int], tuple[float, float]], step: Next) -> None:
         """The whole way; returns when every member that can be reached has taken the verdict.
 
-        ``hello_within``: seconds to wait for the members. ``round_within`` is asked as a round starts and gives the seconds until
-        every worker must be ready and until the round must be over. Raises :class:`Inconclusive` ``PORT_TAKEN``.
+        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch starts, with its number, and gives the
+        seconds until every worker must be ready and until it must be over. Raises :class:`Inconclusive` ``PORT_TAKEN``.
         """
         try:
             listener = await anyio.create_tcp_listener(local_host=self._address, local_port=self._port)
@@ -69,28 +75,33 @@ class Leader:
             for one in listener.listeners:
                 assert isinstance(one, SocketListener)
                 group.start_soon(self._serve, one, group)
-            verdict = await self._conduct(hello_within, round_within, step)
+            verdict = await self._conduct(hello_within, launch_within, step)
             await self._tell(verdict)
             group.cancel_scope.cancel()
 
     async def _conduct(
-        self, hello_within: float, round_within: Callable[[], tuple[float, float]], step: Next
+        self, hello_within: float, launch_within: Callable[[int], tuple[float, float]], step: Next
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left:
                 await self._next_news()
         if self._left or len(self._hellos) < self._nnodes:
             return self._incomplete(hello_within)
-        rounds: list[Round] = []
+        rounds: Rounds = []
         while True:
             what = step(self._hellos, rounds)
             if isinstance(what, VerdictMessage):
                 return what
-            self._round = Round(what)
-            rounds.append(self._round)
-            ready_within, over_within = round_within()
+            if isinstance(what, Probes):
+                self._round = probing = ProbeRound(what)
+                rounds.append(probing)
+                await self._probe(probing)
+                continue
+            self._round = launched = Round(what)
+            rounds.append(launched)
+            ready_within, over_within = launch_within(launched.number)
             await self._broadcast(what)
-            await self._collect(self._round, ready_within, over_within)
+            await self._collect(launched, ready_within, over_within)
 
     def _incomplete(self, waited: float) -> VerdictMessage:
         if self._left:
@@ -107,6 +118,8 @@ class Leader:
     async def _collect(self, this: Round, ready_within: float, over_within: float) -> None:
         """Until all reports are in, or no better ones can be expected."""
         started = anyio.current_time()
+        patience = min(STALL_SHARE * over_within, STALLED_AFTER)
+        progress = _Progress()
         settled = None
         while len(this.results) < self._nnodes:
             if this.left:
@@ -114,16 +127,45 @@ class Leader:
             now = anyio.current_time()
             if this.troubled and settled is None:
                 settled = now + SETTLE
-            everyone_ready = all(self._is_ready(this, rank) for rank in range(self._nnodes))
+            everyone_ready = all(this.is_ready(rank) for rank in range(self._nnodes))
             end = started + (over_within if everyone_ready else min(ready_within, over_within))
+            if everyone_ready:
+                end = min(end, progress.since(this, range(self._nnodes)) + patience)
             end = end if settled is None else min(end, settled)
             if now >= end:
                 return
             with anyio.move_on_after(min(end - now, 1.0)):
                 await self._next_news()
 
-    def _is_ready(self, this: Round, rank: int) -> bool:
-        return rank in this.results or this.stages.get(rank, Stage()).name in {"ready", "measuring", "done"}
+    async def _probe(self, this: ProbeRound) -> None:
+        """All probes of one round at the same time; each until its reports are in, or no better ones can be expected."""
+        order, started = this.order, anyio.current_time()
+        for group in order.groups:
+            await self._order(group[0], Open(order.round, order.fresh))
+        asked: set[int] = set()
+        spoilt: dict[int, float] = {}
+        progress = [_Progress() for _ in order.groups]
+        while not this.left:
+            for index, group in enumerate(order.groups):
+                held = this.opened.get(group[0])
+                if index not in asked and held is not None and held.trouble is None:
+                    asked.add(index)
+                    for rank in group:
+                        await self._order(rank, _probe(order, index, rank, held))
+                if this.spoilt(group):
+                    spoilt.setdefault(index, anyio.current_time())
+            now = anyio.current_time()
+            end = max(
+                _ends(this, index, started, spoilt.get(index), progress[index]) for index in range(len(order.groups))
+            )
+            if now >= end:
+                return
+            with anyio.move_on_after(min(end - now, 1.0)):
+                await self._next_news()
+
+    async def _order(self, rank: int, message: Message) -> None:
+        if (one := self._channels.get(rank)) is not None:
+            await self._send(one, message)
 
     async def _broadcast(self, message: Message) -> None:
         async with anyio.create_task_group() as group:
@@ -158,24 +200,26 @@ class Leader:
     async def _welcome(self, stream: SocketStream) -> None:
         """One connection, from its first byte to its last. Nothing that a stranger does gets out of here."""
         try:
-            one = await self._prove(stream)
-        except Exception:  # whatever it is: it came from somebody who has proven nothing
-            one = None
-        if one is None:
-            await anyio.aclose_forcefully(stream)
-            return
-        new, hello = one
+            try:
+                one = await self._prove(stream)
+            except Exception:  # whatever it is: it came from somebody who has proven nothing
+                one = None
+            # A member that comes once the run has begun is too late: the run goes on without it, and says so.
+            if one is not None and self._round is None:
+                await self._hold(*one)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+
+    async def _hold(self, new: Channel, hello: Hello) -> None:
+        """A member's connection, to its end."""
         rank = hello.rank
         if (older := self._channels.pop(rank, None)) is not None:
             await older.aclose()
-        if self._round is not None:  # too late: the run goes on without it, and says so
-            await new.aclose()
-            return
         self._channels[rank], self._hellos[rank] = new, hello
         self._say(f"{self._name(rank)} is there ({len(self._hellos)} of {self._nnodes})")
         self._wake()
         why = await self._listen(rank, new)
-        await new.aclose()
         if self._channels.get(rank) is new:
             del self._channels[rank]
             self._gone(rank, why)
@@ -220,10 +264,12 @@ class Leader:
     def _take(self, rank: int, message: Message) -> None:
         this = self._round
         match message:
-            case Alive(round=number, stage=stage) if this is not None and number == this.start.round:
+            case Alive(round=number, stage=stage) if this is not None and number == this.number:
                 this.stages[rank] = stage
-            case Result(round=number) if this is not None and number == this.start.round:
+            case Result(round=number) if this is not None and number == this.number:
                 this.results[rank] = message
+            case Opened(round=number) if isinstance(this, ProbeRound) and number == this.number:
+                this.opened[rank] = message
             case Leaving():
                 (self._left if this is None else this.left)[rank] = message
             case Ack():
@@ -251,3 +297,48 @@ class Leader:
 
     async def _next_news(self) -> None:
         await self._news.wait()
+
+
+def _probe(order: Probes, index: int, rank: int, held: Opened) -> Probe:
+    """One member's part in one probe."""
+    return Probe(
+        round=order.round,
+        index=index,
+        base=order.bases[rank],
+        world=order.worlds[index],
+        host=held.address,
+        port=held.port,
+        backend=order.backend,
+        size=order.size,
+        iterations=order.iterations,
+        warmup=order.warmup,
+        init=order.init,
+        timeout=order.timeout,
+        fresh=order.fresh,
+    )
+
+
+def _ends(this: ProbeRound, index: int, started: float, spoilt: float | None, progress: _Progress) -> float:
+    """Until when to wait for one probe."""
+    group = this.order.groups[index]
+    if all(rank in this.results for rank in group):
+        return started
+    if all(this.is_ready(rank) for rank in group):
+        end = min(started + this.order.timeout, progress.since(this, group) + PROBE_STALLED_AFTER)
+    else:
+        end = started + this.order.init
+    return end if spoilt is None else min(end, spoilt + SETTLE)
+
+
+class _Progress:
+    """When some members were last seen to get further."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._at = 0.0
+
+    def since(self, this: Round | ProbeRound, ranks: Iterable[int]) -> float:
+        now = [(this.stages.get(rank), rank in this.results) for rank in ranks]
+        if now != self._seen:
+            self._seen, self._at = now, anyio.current_time()
+        return self._at

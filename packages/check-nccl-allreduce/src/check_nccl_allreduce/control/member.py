@@ -14,16 +14,18 @@ from preflight_proto.roster import Roster
 from . import channel
 from .channel import Channel, Closed
 from .frames import NotAuthentic
-from .messages import Ack, Alive, Hello, Leaving, Result, Stage, Start, VerdictMessage
+from .messages import Ack, Alive, Hello, Leaving, Open, Opened, Order, Probe, Result, Stage, Start, VerdictMessage
 
-__all__ = ["Measure", "Member"]
+__all__ = ["Member", "Tell", "Work"]
 
 RETRY: Final = 0.2
 VERDICT_WITHIN: Final = 5.0
 """Seconds to wait for the leader's verdict after telling it that this member leaves."""
 
-Measure = Callable[[Start, Callable[[Stage], None]], Awaitable[Result]]
-"""Launch one round's workers; report their stage as it changes."""
+Tell = Callable[[Stage], None]
+"""Hears how far the slowest worker here is."""
+Work = Callable[[Order, Tell], Awaitable[Result | Opened]]
+"""Do what the leader orders; an order that is given up is cancelled."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Member:
     _channel: Channel | None = None
     _alive: Alive = field(default_factory=Alive)
 
-    async def take_part(self, patience: float, measure: Measure) -> VerdictMessage:
+    async def take_part(self, patience: float, work: Work) -> VerdictMessage:
         """Everything from the connection to the verdict. ``patience``: seconds in which the leader must answer at all.
 
         Raises :class:`Inconclusive` ``PEER_MISSING`` when it never did and ``LEADER_LOST`` when it was lost before its verdict.
@@ -50,7 +52,7 @@ class Member:
         while True:
             try:
                 async with self._connected() as one:
-                    verdict = await self._follow(one, measure)
+                    verdict = await self._follow(one, work)
                     self.begun.set()
                     return verdict
             except (Closed, NotAuthentic) as error:
@@ -101,21 +103,21 @@ class Member:
             self._channel = None
             await one.aclose()
 
-    async def _follow(self, one: Channel, measure: Measure) -> VerdictMessage:
+    async def _follow(self, one: Channel, work: Work) -> VerdictMessage:
         failure: Closed | NotAuthentic | None = None
         verdict: VerdictMessage | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(one.heartbeat, lambda: self._alive)
-            work: anyio.CancelScope | None = None
+            scope: anyio.CancelScope | None = None
             try:
                 while verdict is None:
                     message = await one.receive()
-                    if isinstance(message, Start):
-                        if work is not None:
-                            work.cancel()
+                    if isinstance(message, Start | Open | Probe):
+                        if scope is not None:
+                            scope.cancel()
                         self.begun.set()
-                        work = anyio.CancelScope()
-                        group.start_soon(self._work, one, message, measure, work)
+                        scope = anyio.CancelScope()
+                        group.start_soon(self._obey, one, message, work, scope)
                     elif isinstance(message, VerdictMessage):
                         verdict = message
                         await one.send(Ack())
@@ -127,14 +129,14 @@ class Member:
         assert failure is not None
         raise failure
 
-    async def _work(self, one: Channel, start: Start, measure: Measure, scope: anyio.CancelScope) -> None:
-        def stage(now: Stage) -> None:
+    async def _obey(self, one: Channel, order: Order, work: Work, scope: anyio.CancelScope) -> None:
+        def tell(now: Stage) -> None:
             if not scope.cancel_called:
-                self._alive = Alive(start.round, now)
+                self._alive = Alive(order.round, now)
 
         with scope:
-            stage(Stage("launched"))
-            result = await measure(start, stage)
+            tell(Stage("launched"))
+            result = await work(order, tell)
             try:
                 await one.send(result)
             except Closed:

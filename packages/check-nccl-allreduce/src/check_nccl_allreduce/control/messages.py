@@ -1,6 +1,7 @@
 """What the parents say to each other. Plain data; :mod:`.channel` carries it, authenticated.
 
-``round`` numbers the launches of one gang from 1: a result of an earlier round is not taken for one of the present.
+``round`` numbers the launches and rounds of probes of one gang from 1: a result of an earlier one is not taken for one of the
+present.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ __all__ = [
     "Hello",
     "Leaving",
     "Message",
+    "Open",
+    "Opened",
+    "Order",
+    "Probe",
     "Result",
     "Stage",
     "Start",
@@ -30,10 +35,11 @@ STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """``name`` is one of STAGES; ``iteration`` counts within measuring."""
+    """``name`` is one of STAGES; ``iteration`` counts within measuring; ``silent``: a worker gives no sign of life."""
 
     name: str = "waiting"
     iteration: int = 0
+    silent: bool = False
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -76,6 +82,44 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     timeout: float
 
 
+class Open(msgspec.Struct, frozen=True, tag="open"):
+    """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers, once for each round."""
+
+    round: int
+    fresh: bool = False
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """Member → leader: the store's port, on the member's address; ``trouble`` when there is none."""
+
+    round: int
+    port: int = 0
+    address: str = ""
+    trouble: Trouble | None = None
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe"):
+    """Leader → member: an all-reduce with a few others. The answer is a :class:`Result`.
+
+    ``base``: the rank of this member's first worker among ``world``; ``index`` numbers the round's probes; ``init`` and
+    ``timeout`` are seconds for the communicator to come up, and for everything.
+    """
+
+    round: int
+    index: int
+    base: int
+    world: int
+    host: str
+    port: int
+    backend: str
+    size: int
+    iterations: int
+    warmup: int
+    init: float
+    timeout: float
+    fresh: bool = False
+
+
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """Both ways, every second: I am here, and this is how far my workers are."""
 
@@ -114,13 +158,17 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     measured: float | None = None
     expected: float | None = None
     metadata: dict[str, str] = {}
+    blamed: dict[int, str] = {}
+    """Of the members on nodes at fault, by rank: the code of the fatal event that they alone raise."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
     """Member → leader: I have the verdict."""
 
 
-Message = Hello | Start | Alive | Result | Leaving | VerdictMessage | Ack
+Order = Start | Open | Probe
+"""What a leader has a member do."""
+Message = Hello | Order | Alive | Opened | Result | Leaving | VerdictMessage | Ack
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Message)

@@ -1,17 +1,33 @@
-"""What the leader knows of one launch. Plain data, for the decisions."""
+"""What the leader knows of one launch, or of one round of probes. Plain data, for the decisions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .messages import Leaving, Result, Stage, Start
+from .messages import Leaving, Opened, Result, Stage, Start
 
-__all__ = ["Round"]
+__all__ = ["ProbeRound", "Probes", "Round"]
+
+
+class _Heard:
+    results: dict[int, Result]
+    stages: dict[int, Stage]
+    lost: dict[int, str]
+    left: dict[int, Leaving]
+
+    def is_ready(self, rank: int) -> bool:
+        """Whether this member's communicator works, or it has reported."""
+        return rank in self.results or self.stages.get(rank, Stage()).name in {"ready", "measuring", "done"}
+
+    @property
+    def troubled(self) -> bool:
+        """Whether this cannot end well any more."""
+        return bool(self.lost or self.left) or any(result.trouble is not None for result in self.results.values())
 
 
 @dataclass
-class Round:
-    """Reports and last stages by rank, who was lost and why, who left."""
+class Round(_Heard):
+    """One launch of the whole gang: reports and last stages by rank, who was lost and why, who left."""
 
     start: Start
     results: dict[int, Result] = field(default_factory=dict)
@@ -20,6 +36,50 @@ class Round:
     left: dict[int, Leaving] = field(default_factory=dict)
 
     @property
-    def troubled(self) -> bool:
-        """Whether this launch cannot end well any more."""
-        return bool(self.lost or self.left) or any(result.trouble is not None for result in self.results.values())
+    def number(self) -> int:
+        return self.start.round
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Probes to run at the same time: the ranks of each one's members, the first of which holds the store.
+
+    ``bases``: by rank, the number of a member's first worker in its probe. ``init`` and ``timeout``: seconds until the communicators
+    must work, and until the round is over. ``fresh``: with new workers.
+    """
+
+    round: int
+    groups: tuple[tuple[int, ...], ...]
+    bases: dict[int, int]
+    worlds: tuple[int, ...]
+    backend: str
+    size: int
+    iterations: int
+    warmup: int
+    init: float
+    timeout: float
+    fresh: bool
+
+
+@dataclass
+class ProbeRound(_Heard):
+    """One round of probes, as :class:`Round`. ``opened``: the stores, by the rank that holds them."""
+
+    order: Probes
+    results: dict[int, Result] = field(default_factory=dict)
+    stages: dict[int, Stage] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    left: dict[int, Leaving] = field(default_factory=dict)
+    opened: dict[int, Opened] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.order.round
+
+    def spoilt(self, group: tuple[int, ...]) -> bool:
+        """Whether one probe cannot end well any more: the others of it need not be waited for long."""
+        held = self.opened.get(group[0])
+        return (held is not None and held.trouble is not None) or any(
+            rank in self.lost or ((result := self.results.get(rank)) is not None and result.trouble is not None)
+            for rank in group
+        )

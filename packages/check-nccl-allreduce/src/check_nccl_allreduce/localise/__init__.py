@@ -3,10 +3,9 @@
 Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :func:`next`, runs the round
 it returns, adds the results to the state and calls again::
 
-    step = localise.next(state)
-    while isinstance(step, localise.Round):
-        state = state.after(step, run(step)) if state.gang else state.after_gang(gate(run(step)))
-        step = localise.next(state)
+    state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
+    while isinstance(step := localise.next(state), localise.Round):
+        state = state.after(step, await run(step))
 
 Floors decide whether the gang fails. Only contrast against known-good peers blames a node.
 """

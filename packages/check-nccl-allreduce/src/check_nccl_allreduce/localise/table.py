@@ -174,12 +174,13 @@ class _Findings:
             return Kind.FABRIC, words.fabric(state, self.persistent, shared)
         if (rail := _common_rail(state)) is not None:
             return Kind.FABRIC, words.rail(rail)
-        if self.dark and not self.blamed:
-            return Kind.DOMAIN, words.domain(state, [evidence.map.domain_names[d] for d in self.dark])
+        dark = [evidence.map.domain_names[d] for d in self.dark]
+        if dark and not self.blamed:
+            return Kind.DOMAIN, words.domain(state, dark)
         if len(self.proven) > cap(evidence.map.size, evidence.map.labelled):
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=True)
         if self.blamed:
-            return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed])
+            return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed], dark)
         if self.proven:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
         if evidence.suspects or evidence.grey:

@@ -44,7 +44,8 @@ def pairs(state: State, edges: Sequence[tuple[int, int]]) -> str:
 
 def gang(state: State) -> str:
     zone = state.gang.zone if state.gang else Zone.UNKNOWN
-    return f"the all-reduce of {len(state.endpoints)} nodes {_ZONE[zone]}"
+    size = len(state.endpoints)
+    return f"the all-reduce of {size} node{'' if size == 1 else 's'} {_ZONE[zone]}"
 
 
 def local(state: State, kind: Kind, facts: Sequence[Fact], also: Sequence[Fact]) -> str:
@@ -82,7 +83,7 @@ def systemic(state: State, evidence: Evidence) -> str:
 
 def fabric(state: State, edges: Sequence[tuple[int, int]], boundary: str | None) -> str:
     where = f", all across the boundary of {boundary}" if boundary is not None else ""
-    return f"{gang(state)}; its nodes are good but {len(edges)} paths between them are not ({pairs(state, edges)}){where}: check the fabric."
+    return f"{gang(state)}; {len(edges)} paths between good nodes stay bad ({pairs(state, edges)}){where}: check the fabric."
 
 
 def crossing(state: State, share: float) -> str:
@@ -101,23 +102,28 @@ def domain(state: State, domains: Sequence[str]) -> str:
 
 
 def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
-    why = "more than one run may blame" if too_many else "all about equally slow and without topology labels"
+    why = "more than one run may blame" if too_many else "about equally slow, and no topology labels tell them apart"
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 
 
-def node(state: State, suspects: Sequence[Suspect]) -> str:
+def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(f"{state.endpoints[s.member].name} {_finding(s)}" for s in suspects[:MOST])
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
-    return f"{gang(state)} because of {told}{more}; take it out of service."
+    them = "it" if len(suspects) == 1 else "them"
+    dark = f" In {', '.join(domains[:MOST])} no node is known good: check that switch as well." if domains else ""
+    return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
 
 
 def _finding(s: Suspect) -> str:
-    good = len({e.a if e.b == s.member else e.b for e in s.evidence})
+    peers = len({e.a if e.b == s.member else e.b for e in s.evidence})
     rounds = len({e.round for e in s.evidence})
     note = f" ({s.note})" if s.note else ""
-    if s.symptom is Status.OK:
-        return f"reached {s.share:.0%} of normal with {good} good nodes in {rounds} rounds{note}"
-    return f"{_SYMPTOM.get(s.symptom, 'failed')} with {good} good nodes in {rounds} rounds{note}"
+    seen = f"with {peers} known-good nodes in {rounds} rounds{note}"
+    if s.symptom is not Status.OK:
+        return f"{_SYMPTOM.get(s.symptom, 'failed')} {seen}"
+    measured = sorted((e.gbps / e.reference, e.gbps, e.reference) for e in s.evidence if e.reference > 0)
+    _, value, reference = measured[len(measured) // 2]
+    return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
 def suspect(state: State, members: Sequence[int]) -> str:
@@ -169,7 +175,7 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int],
     if guilty and not shape.labelled:
         yield "without topology labels on every node, whether a slow node shares its switch with at most two others"
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
-    if unlike:
+    if unlike and kind is not Kind.SYSTEMIC:
         yield f"for {names(state, unlike)}, whether the node is bad, since no comparable path was measured good"
     for d in dark:
         if sizes[d] == 2:
@@ -204,6 +210,7 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     width = max(3, *(len("/".join(c)) for c in cells.values()))
     label = max(len(e.name) for e in state.endpoints) + len(str(len(state.endpoints))) + 1
     size = len(state.endpoints)
+    yield "percent of normal between each two nodes, oldest measurement first:"
     yield " " * label + " " + " ".join(str(j).rjust(width) for j in range(size - 1))
     for i in range(size):
         row = " ".join("/".join(cells.get((i, j), ["."])).rjust(width) for j in range(i))

@@ -1,6 +1,7 @@
 """torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its arguments from stdin.
 
-One line of JSON: ``{"argv": [...], "env": {...}}``. End of file instead: there is nothing to run. The ranks are forked from here
+A line of JSON, ``{"argv": [...], "env": {...}}``, has it fork torchrun; ``{"fork": N, "env": {...}}`` replaces all that it has forked by N
+workers for probes. It ends with its input. The ranks are forked too
 (``--start-method=fork``): with eight of them on a few cores, eight imports of torch would take longer than the measurement. Nothing
 here touches CUDA before.
 """
@@ -9,11 +10,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Final
 
-from .process import AGENT, end_with_parent
+from .process import AGENT, LINK, end_with_parent
 
 __all__ = ["launch", "main"]
+
+
+DEATH_WITHIN: Final = 10.0
+"""Seconds for killed workers to go."""
 
 
 def main() -> None:
@@ -23,13 +34,52 @@ def main() -> None:
 
     from . import rank  # noqa: F401
 
-    line = sys.stdin.readline()
-    if not line:
-        return
-    order = json.loads(line)
-    os.environ.update(order["env"])
-    os.environ[AGENT] = str(os.getpid())
-    launch(order["argv"])
+    children: list[int] = []
+    for line in iter(sys.stdin.readline, ""):
+        order = json.loads(line)
+        os.environ.update(order["env"])
+        if "argv" in order:
+            if (child := os.fork()) == 0:
+                end_with_parent(os.getppid())
+                os.environ[AGENT] = str(os.getpid())
+                launch(order["argv"])
+                return
+            children.append(child)
+            threading.Thread(target=tell_end, args=(child,), daemon=True).start()
+        else:
+            end(children)
+            os.environ[AGENT] = str(os.getpid())
+            children = [fork(local) for local in range(order["fork"])]
+
+
+def tell_end(child: int) -> None:
+    """Tell the check when torchrun has ended."""
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.connect(os.environ[LINK])
+        link.sendall(b'{"over": true}\n')
+
+
+def end(children: list[int]) -> None:
+    """Kill these. One that does not end in time sits in the kernel and is not waited for."""
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    give_up = time.monotonic() + DEATH_WITHIN
+    while children and time.monotonic() < give_up:
+        children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
+        time.sleep(0.02)
+
+
+def fork(local: int) -> int:
+    """One worker for probes; its process id."""
+    from . import rank
+
+    if (child := os.fork()) != 0:
+        return child
+    try:
+        rank.probes_only(local)
+    finally:
+        os._exit(1)
 
 
 def launch(argv: list[str]) -> None:

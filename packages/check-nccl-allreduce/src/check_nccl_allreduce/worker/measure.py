@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from . import pattern
 
-__all__ = ["Order", "Outcome", "measure"]
+__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all"]
 
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
@@ -22,14 +22,20 @@ SPARE = 1 << 30
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to do; ``secret`` keeps strangers from guessing the rendezvous' keys, ``timeout`` is in seconds."""
+class Task:
+    """One communicator's work; ``timeout`` is in seconds and bounds each collective."""
 
     backend: str
     size: int
     iterations: int
     warmup: int
     timeout: float
+
+
+@dataclass(frozen=True)
+class Order(Task):
+    """The gang's own round; ``secret`` keeps strangers from guessing the rendezvous' keys."""
+
     master_addr: str
     master_port: int
     secret: str
@@ -47,21 +53,36 @@ class Outcome:
 
 def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]) -> Outcome:
     """Raises whatever torch raises; ``say`` gets (stage, iteration)."""
-    torch.set_num_threads(1)
-    device = torch.device("cuda", local_rank) if order.backend == "nccl" else torch.device("cpu")
+    device = device_of(order.backend, local_rank)
     if device.type == "cuda":
-        torch.cuda.set_device(device)
         _check_memory(order.size, device)
     timeout = datetime.timedelta(seconds=order.timeout)
     # A client: libuv is the server's business, and a torch built without it refuses even to be asked.
     store = dist.TCPStore(order.master_addr, order.master_port, is_master=False, timeout=timeout, use_libuv=False)
+    return reduce_all(order, dist.PrefixStore(order.secret, store), rank, world, device=device, say=say)
+
+
+def device_of(backend: str, local_rank: int) -> torch.device:
+    """This worker's device, made the current one."""
+    torch.set_num_threads(1)
+    if backend != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def reduce_all(
+    task: Task, store: dist.Store, rank: int, world: int, *, device: torch.device, say: Callable[[str, int], None]
+) -> Outcome:
+    """One communicator over all that meet in ``store``; as :func:`measure`. It stays open: a peer may not be done yet."""
     kwargs: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group(
-        order.backend,
-        store=dist.PrefixStore(order.secret, store),
+        task.backend,
+        store=store,
         rank=rank,
         world_size=world,
-        timeout=timeout,
+        timeout=datetime.timedelta(seconds=task.timeout),
         **kwargs,
     )
     say("connected", 0)
@@ -69,21 +90,21 @@ def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[
     dist.all_reduce(align)
     _finish(device)
     say("ready", 0)
-    data = torch.empty(order.size // 4, dtype=torch.float32, device=device)
+    data = torch.empty(task.size // 4, dtype=torch.float32, device=device)
     tables = _Tables(world, device)
     times: list[float] = []
     wrong, where = 0, ""
-    for iteration in range(order.warmup + order.iterations):
+    for iteration in range(task.warmup + task.iterations):
         _fill(data, tables.row(rank, iteration))
         seconds = _timed(data, align, device)
-        if iteration >= order.warmup:
+        if iteration >= task.warmup:
             times.append(seconds)
         bad, first = _compare(data, tables.sum(iteration))
         if bad and not wrong:
             where = f"rank {rank}, iteration {iteration}, element {first}"
         wrong += bad
         say("measuring", iteration + 1)
-    return Outcome(times, order.warmup + order.iterations, wrong, where)
+    return Outcome(times, task.warmup + task.iterations, wrong, where)
 
 
 class _Tables:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import queue
 import signal
 import socket
 import threading
+import time
 from typing import Any, Final
 
 __all__ = ["AGENT", "LINK", "Link", "end_with_parent"]
@@ -16,6 +18,8 @@ LINK: Final = "PREFLIGHT_WORKER_LINK"
 """Variable: path of the parent's socket."""
 AGENT: Final = "PREFLIGHT_WORKER_AGENT"
 """Variable: process id of the torchrun that a worker was forked from."""
+
+BEAT: Final = 1.0
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -28,24 +32,38 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 class Link:
-    """One line of JSON after another to the check. When the check ends, so does this process, whatever it waits in."""
+    """One line of JSON after another, to the check and from it. When the check ends, so does this process, whatever it waits in."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
-        threading.Thread(target=self._end_with_check, daemon=True).start()
+        self._sending = threading.Lock()
+        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
 
     def say(self, **what: Any) -> None:
-        self._socket.sendall(json.dumps(what).encode() + b"\n")
+        with self._sending:
+            self._socket.sendall(json.dumps(what).encode() + b"\n")
 
-    def stay(self) -> None:
-        """Hold every connection open until the check ends this process: a peer may not have finished yet."""
-        threading.Event().wait()
+    def order(self) -> dict[str, Any]:
+        """The check's next order. Waiting for it holds every connection open: a peer may not have finished yet."""
+        return self._orders.get()
 
-    def _end_with_check(self) -> None:
+    def _read(self) -> None:
         try:
-            while self._socket.recv(64):
-                pass
-        except OSError:
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    self._orders.put(json.loads(line))
+        except (OSError, ValueError):
             pass
         os._exit(0)
+
+    def _beat(self) -> None:
+        """A sign of life each second, also while torch waits: a process that was stopped gives none."""
+        while True:
+            time.sleep(BEAT)
+            try:
+                self.say(beat=True)
+            except OSError:
+                return

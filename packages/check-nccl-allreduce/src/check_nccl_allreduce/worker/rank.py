@@ -1,4 +1,4 @@
-"""One rank: torchrun forks it from the agent, which has torch loaded already."""
+"""One rank: torchrun forks it from the agent, which has torch loaded already. After the gang's round it serves probes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from . import measure
+from . import measure, probes
 from .process import AGENT, LINK, Link, end_with_parent
 
-__all__ = ["main"]
+__all__ = ["main", "probes_only"]
 
 ORDER = "PREFLIGHT_WORKER_ORDER"
 
@@ -19,15 +22,45 @@ def main() -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = Link(os.environ[LINK])
-    link.say(pid=os.getpid(), rank=rank, local=local)
+    link.say(rank=rank, local=local)
+    order = measure.Order(**json.loads(os.environ[ORDER]))
+    _attempt(link, lambda say: measure.measure(order, rank, local, world, say))
+    _serve(link, local)
+
+
+def probes_only(local: int) -> None:
+    """A fresh worker in the place of one that hangs or has died."""
+    end_with_parent(int(os.environ[AGENT]))
+    rank = int(os.environ["FIRST_RANK"]) + local
+    os.environ["RANK"] = str(rank)
+    link = Link(os.environ[LINK])
+    link.say(rank=rank, local=local)
+    _serve(link, local)
+
+
+def _serve(link: Link, local: int) -> None:
+    """Probes, one after another, until the check ends this process."""
+    prober = probes.Prober(local)
+    while True:
+        _attempt(link, partial(_probe, link, prober, link.order()))
+
+
+def _probe(
+    link: Link, prober: probes.Prober, order: dict[str, Any], say: Callable[[str, int], None]
+) -> measure.Outcome | None:
+    if "open" in order:
+        link.say(port=prober.open(order["open"]))
+        return None
+    return prober.run(probes.Order(**order), say)
+
+
+def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Outcome | None]) -> None:
+    """Do it, and say what came of it."""
     try:
-        order = measure.Order(**json.loads(os.environ[ORDER]))
-        done = measure.measure(
-            order, rank, local, world, lambda stage, iteration: link.say(stage=stage, iteration=iteration)
-        )
-        link.say(times=done.times, verified=done.verified, wrong=done.wrong, where=done.where)
+        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration))
+        if done is not None:
+            link.say(times=done.times, verified=done.verified, wrong=done.wrong, where=done.where)
     except BaseException as error:
         traceback.print_exc()
         link.say(error=f"{type(error).__name__}: {error}"[-2000:])
         time.sleep(0.2)  # let what NCCL prints on its way reach the log before the process group goes
-    link.stay()

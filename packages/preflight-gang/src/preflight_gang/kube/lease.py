@@ -101,7 +101,7 @@ class _Candidate:
         self._client, self._path, self._identity = client, path, identity
         self._duration, self._deadline, self._retry = duration, deadline, retry
         self._lease: dict[str, Any] = {}  # as last seen or written; sent back whole, so that labels stay
-        self._seen: tuple[object, float] = ("", 0.0)  # the holder's last sign of life, and when we saw it
+        self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)  # holder's last sign of life, when we saw it
         self._about = {"lease": path, "identity": identity}
 
     def pause(self) -> float:
@@ -128,20 +128,30 @@ class _Candidate:
         try:
             self._lease = await self._client.get(self._path, dict)
         except NotFound:
+            if self._another_may_hold(self._duration):
+                return None  # deleted under a holder who may not know it yet
+            epoch = self._epoch()
             leases, _, name = self._path.rpartition("/")
             sent = time.monotonic()
-            made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(1)})
+            made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(epoch)})
             self._lease = msgspec.json.decode(made)
-            return Leadership(1, sent + self._duration)
+            return Leadership(epoch, sent + self._duration)
         spec = self._lease.get("spec") or {}
-        holder, seconds = spec.get("holderIdentity"), spec.get("leaseDurationSeconds") or self._duration
-        sign = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if sign != self._seen[0]:
             self._seen = (sign, time.monotonic())
-        if holder and holder != self._identity and time.monotonic() - self._seen[1] < seconds:
+        if self._another_may_hold(spec.get("leaseDurationSeconds") or self._duration):
             return None
-        epoch = (spec.get("leaseTransitions") or 0) + 1
+        epoch = self._epoch()
         return Leadership(epoch, await self._write(self._spec(epoch)))
+
+    def _another_may_hold(self, seconds: float) -> bool:
+        (holder, *_), at = self._seen
+        return holder not in {None, "", self._identity} and time.monotonic() - at < seconds
+
+    def _epoch(self) -> int:
+        """The one after the last that we know of."""
+        return int((self._lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
 
     async def serve(self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]) -> None:
         """Run ``body`` while the lease is renewed; then end the leadership and release the lease."""

@@ -1,0 +1,65 @@
+"""A worker's part in probes: a communicator of its own for each, over a store that one of its workers holds."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from .measure import Outcome, Task, device_of, reduce_all
+
+__all__ = ["Order", "Prober"]
+
+STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
+
+
+@dataclass(frozen=True)
+class Order(Task):
+    """One probe: this worker's ``rank`` of ``world``, where the store is, and the prefix of its keys.
+
+    ``init``: seconds for the communicator to come up.
+    """
+
+    rank: int
+    world: int
+    host: str
+    port: int
+    prefix: str
+    init: float
+
+
+class Prober:
+    """Keeps the store that it holds for others, and the last probe's communicator until the next one starts."""
+
+    def __init__(self, local_rank: int) -> None:
+        self._local_rank = local_rank
+        self._mine: dist.TCPStore | None = None
+
+    def open(self, address: str) -> int:
+        """The port of this worker's store, which lives as long as the worker."""
+        if self._mine is None:
+            self._mine = dist.TCPStore(
+                address, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT, use_libuv=False
+            )
+        return int(self._mine.port)
+
+    def run(self, order: Order, say: Callable[[str, int], None]) -> Outcome:
+        """Raises whatever torch raises."""
+        if dist.is_initialized():  # everybody is done with the last one, or its workers would have been replaced
+            dist.destroy_process_group()
+        # Read when a communicator is made: on two nodes trees and NVLS can exceed what the wire carries.
+        os.environ["NCCL_ALGO"] = "Ring"
+        device = device_of(order.backend, self._local_rank)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        timeout = datetime.timedelta(seconds=order.init)
+        store = self._mine
+        if store is None or store.port != order.port or store.host != order.host:
+            store = dist.TCPStore(order.host, order.port, is_master=False, timeout=timeout, use_libuv=False)
+        store.set_timeout(timeout)
+        return reduce_all(order, dist.PrefixStore(order.prefix, store), order.rank, order.world, device=device, say=say)

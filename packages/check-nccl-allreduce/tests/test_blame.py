@@ -1,0 +1,256 @@
+"""From the gang's own run over rounds of probes to one verdict, with every report made up: who is blamed, and by whom it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from check_nccl_allreduce import blame, judge
+from check_nccl_allreduce.control.messages import Hello, Opened, Result, Stage, Start, Trouble, VerdictMessage
+from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
+from check_nccl_allreduce.settings import Settings
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_proto.check import Verdict
+from preflight_proto.check.events import events
+
+MIB = 1024**2
+HEALTHY = 0.2
+"""Seconds of one all-reduce between two good nodes."""
+
+Answer = Callable[[tuple[int, ...]], dict[int, Result | Stage]]
+"""What each member of a probe reports, or how far it got."""
+
+
+def took(seconds: float, wrong: int = 0) -> Result:
+    return Result(0, (seconds,) * 3, 4, wrong)
+
+
+def slow(*bad: int, factor: float = 3.0) -> Answer:
+    """These members' links are slow."""
+    return lambda group: dict.fromkeys(group, took(HEALTHY * (factor if set(bad) & set(group) else 1)))
+
+
+def hangs(bad: int) -> Answer:
+    return lambda group: (
+        dict.fromkeys(group, Stage("measuring", 1)) if bad in group else dict.fromkeys(group, took(HEALTHY))
+    )
+
+
+def spoils(bad: int) -> Answer:
+    return lambda group: {rank: took(HEALTHY, wrong=int(bad in group)) for rank in group}
+
+
+def troubled(bad: int, trouble: Trouble) -> Answer:
+    def answer(group: tuple[int, ...]) -> dict[int, Result | Stage]:
+        if bad not in group:
+            return dict.fromkeys(group, took(HEALTHY))
+        return {rank: Result(0, trouble=trouble) if rank == bad else Stage("ready") for rank in group}
+
+    return answer
+
+
+@dataclass
+class World:
+    """A gang whose members answer as told. ``pods``: members on each node."""
+
+    nodes: int
+    answer: Answer
+    gang: dict[int, Result | Stage] | None = None
+    pods: int = 1
+    backend: str = "gloo"
+    threshold: float | None = 0.015
+    left: float = 100.0
+    said: list[str] = field(default_factory=list)
+    rounds: list[Round | ProbeRound] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.pods
+
+    def hellos(self) -> dict[int, Hello]:
+        return {
+            rank: Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank // self.pods}", backend=self.backend, workers=1)
+            for rank in range(self.size)
+        }
+
+    def run(self) -> VerdictMessage:
+        """The leader's way, with no network and no time."""
+        gang: dict[int, Result | Stage] = dict.fromkeys(range(self.size), took(5 * HEALTHY))
+        gang = self.gang if self.gang is not None else gang
+        while True:
+            settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend)
+            plan = judge.Plan(settings, (1, 2), self.left, seed=7, say=self.said.append)
+            what = judge.next_step(plan, self.hellos(), self.rounds)
+            if isinstance(what, VerdictMessage):
+                return what
+            if isinstance(what, Start):
+                self.rounds.append(Round(what, *split(gang)))
+            else:
+                self.rounds.append(self.played(what))
+
+    def played(self, order: Probes) -> ProbeRound:
+        answers = {rank: one for group in order.groups for rank, one in self.answer(group).items()}
+        opened = {group[0]: Opened(order.round, 1, "here") for group in order.groups}
+        return ProbeRound(order, *split(answers), opened=opened)
+
+    def probes(self) -> list[ProbeRound]:
+        return [one for one in self.rounds if isinstance(one, ProbeRound)]
+
+
+def split(answers: dict[int, Result | Stage]) -> tuple[dict[int, Result], dict[int, Stage]]:
+    results = {rank: one for rank, one in answers.items() if isinstance(one, Result)}
+    return results, {rank: one for rank, one in answers.items() if isinstance(one, Stage)}
+
+
+STUCK = Stage("measuring", 1)
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 7, 8])
+def test_the_slow_node_alone_is_blamed(nodes: int) -> None:
+    verdict = World(nodes, slow(1)).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {1: "NODE_SLOW"})
+    assert "node-1 reached 33% of normal" in verdict.reason
+
+
+def test_all_members_on_the_slow_node_report_it() -> None:
+    world = World(4, slow(2, 3), pods=2)
+    assert world.run().blamed == {2: "NODE_SLOW", 3: "NODE_SLOW"}
+    assert all(len(group) == 4 for one in world.probes() for group in one.order.groups)
+
+
+def test_each_member_of_a_probe_has_ranks_of_its_own() -> None:
+    world = World(4, slow(2, 3), pods=2)
+    world.run()
+    for one in world.probes():
+        for index, group in enumerate(one.order.groups):
+            assert [one.order.bases[rank] for rank in group] == [0, 1, 2, 3]
+            assert one.order.worlds[index] == 4
+
+
+def test_a_gang_that_passes_is_asked_for_no_probe() -> None:
+    world = World(4, slow(), gang=dict.fromkeys(range(4), took(HEALTHY)))
+    assert (world.run().outcome, world.probes()) == ("passed", [])
+
+
+def test_where_all_are_slow_nobody_is_blamed() -> None:
+    verdict = World(4, slow(0, 1, 2, 3)).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {})
+    assert verdict.metadata["finding"] == "systemic"
+
+
+def test_two_nodes_are_named_as_a_pair() -> None:
+    world = World(2, slow(1))
+    verdict = world.run()
+    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("LOW_BANDWIDTH", {}, "node-0, node-1")
+    assert world.probes() == []
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [(slow(2), "failed"), (slow(), "passed")])
+def test_unknown_hardware_fails_on_a_confirmed_contrast_only(answer: Answer, outcome: str) -> None:
+    verdict = World(4, answer, backend="nccl", threshold=None).run()
+    assert (verdict.outcome, verdict.blamed) == (outcome, {2: "NODE_SLOW"} if outcome == "failed" else {})
+
+
+def test_gloo_without_a_floor_is_not_compared_among_itself() -> None:
+    world = World(4, slow(2), threshold=None)
+    assert (world.run().outcome, world.probes()) == ("passed", [])
+
+
+def test_wrong_data_is_traced_to_its_node() -> None:
+    verdict = World(4, spoils(3), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9))).run()
+    assert (verdict.code, verdict.blamed) == ("WRONG_DATA", {3: "NODE_WRONG_DATA"})
+
+
+def test_wrong_data_that_no_pair_repeats_is_told_as_such() -> None:
+    verdict = World(4, slow(), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9))).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "DATA_UNLOCALISED", {})
+
+
+def test_a_hang_is_traced_to_its_node_by_fresh_workers() -> None:
+    world = World(4, hangs(0), gang=dict.fromkeys(range(4), STUCK))
+    verdict = world.run()
+    assert (verdict.code, verdict.blamed) == ("ALLREDUCE_HUNG", {0: "NODE_HUNG"})
+    assert all(one.order.fresh for one in world.probes())
+
+
+def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
+    verdict = World(4, slow(), gang=dict.fromkeys(range(4), STUCK)).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("inconclusive", "ALLREDUCE_STALLED", {})
+
+
+def test_a_slow_gang_keeps_its_workers() -> None:
+    world = World(4, slow(1))
+    world.run()
+    assert not any(one.order.fresh for one in world.probes())
+
+
+def test_after_a_probe_that_hung_the_workers_are_new() -> None:
+    world = World(4, hangs(1))
+    world.run()
+    assert [one.order.fresh for one in world.probes()][:2] == [False, True]
+
+
+def test_a_device_error_in_a_probe_is_its_own_nodes() -> None:
+    verdict = World(4, troubled(2, Trouble("device", "GPU_ECC", "uncorrectable"))).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "GPU_ECC", {2: "GPU_ECC"})
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("died", "failed"), ("environment", "inconclusive")])
+def test_a_members_own_trouble_accuses_nobody(kind: str, outcome: str) -> None:
+    verdict = World(4, troubled(2, Trouble(kind, "CODE", "its own"))).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == (outcome, "CODE", {})
+    assert "node-2: CODE, its own" in verdict.reason
+
+
+def test_a_worker_that_falls_silent_is_named_and_not_blamed() -> None:
+    gang = {rank: Stage("measuring", 1, silent=rank == 2) for rank in range(4)}
+    verdict = World(4, slow(), gang=dict(gang)).run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "RANK_STALLED", {})
+    assert "rank 2 (pod-2 on node-2)" in verdict.reason
+
+
+def test_without_time_the_verdict_says_what_was_not_asked() -> None:
+    world = World(4, slow(1), left=3.0)
+    verdict = world.run()
+    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {})
+    assert "CHECK_TIMEOUT left no time" in verdict.reason
+
+
+def test_the_edges_are_told_in_marked_lines() -> None:
+    world = World(4, slow(1))
+    world.run()
+    assert sum(line.startswith("edges| ") for line in world.said) >= 5
+
+
+def told(verdict: VerdictMessage, rank: int) -> Verdict:
+    return blame.verdict_of(verdict, rank)
+
+
+def test_the_culprit_alone_tells_of_itself_as_fatal() -> None:
+    verdict = World(4, slow(1)).run()
+    raised = {rank: events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, rank)) for rank in range(4)}
+    assert [rank for rank, [event] in raised.items() if event.fatal] == [1]
+    [own] = raised[1]
+    assert (own.error_codes, own.action.value) == (("NODE_SLOW",), "CONTACT_SUPPORT")
+
+
+CODES = st.sampled_from(["LOW_BANDWIDTH", "WRONG_DATA", "ALLREDUCE_HUNG", "DATA_UNLOCALISED", "RANK_DIED", "NCCL_X"])
+CAUSES = st.sampled_from(["NODE_SLOW", "NODE_WRONG_DATA", "NODE_HUNG", "NODE_BROKEN", "GPU_ECC"])
+
+
+@given(code=CODES, blamed=st.dictionaries(st.integers(0, 7), CAUSES), rank=st.integers(0, 7))
+def test_whatever_a_failed_gang_raises_a_passed_one_clears(code: str, blamed: dict[int, str], rank: int) -> None:
+    failed = told(VerdictMessage("failed", code, "why.", blamed=blamed), rank)
+    passed = told(VerdictMessage("passed", "OK", "fine."), rank)
+    raised = events("nccl-allreduce", "NCCLAllReduceTest", "Node", failed)
+    cleared = events("nccl-allreduce", "NCCLAllReduceTest", "Node", passed)
+    assert {event.identity for event in raised} <= {event.identity for event in cleared if event.healthy}
+    assert [event.fatal for event in raised] == [rank in blamed]
+
+
+@given(bad=st.integers(0, 11), nodes=st.integers(3, 12), share=st.floats(0.2, 0.7))
+def test_a_healthy_node_is_never_blamed(bad: int, nodes: int, share: float) -> None:
+    verdict = World(nodes, slow(bad, factor=1 / share)).run()
+    assert set(verdict.blamed) <= {bad}

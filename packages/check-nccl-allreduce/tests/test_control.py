@@ -1,0 +1,276 @@
+"""The parents' channel over real TCP, leader and members in one process, with measurements made up."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from check_nccl_allreduce.control import frames
+from check_nccl_allreduce.control.leader import Leader, Rounds
+from check_nccl_allreduce.control.member import Member, Work
+from check_nccl_allreduce.control.messages import Hello, Order, Result, Stage, Start, Trouble, VerdictMessage, encode
+from preflight_proto.check import Inconclusive
+from preflight_proto.roster import Roster
+
+TOKEN = "secret"
+PASSED = VerdictMessage("passed", "OK", "all fine.", 1.5, 2.0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def hello(rank: int) -> Hello:
+    return Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank}", backend="gloo", workers=1)
+
+
+def start(number: int = 1) -> Start:
+    return Start(number, 29500, "gloo", 4096, 1, 0, 3, 10.0)
+
+
+async def sound(order: Order, changed: Callable[[Stage], None]) -> Result:
+    changed(Stage("ready"))
+    return Result(order.round, (0.1,), 1)
+
+
+@dataclass
+class Gang:
+    """A gang of ``size``; what its leader saw and said."""
+
+    size: int = 3
+    port: int = field(default_factory=free_port)
+    rounds: Rounds = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    verdicts: dict[int, VerdictMessage | Inconclusive] = field(default_factory=dict)
+
+    def roster(self, rank: int, token: str = TOKEN, generation: int = 1) -> Roster:
+        return Roster(
+            v=1,
+            pod_uid=f"uid-{rank}",
+            generation=generation,
+            epoch=1,
+            answer="sealed",
+            rank=rank,
+            nnodes=self.size,
+            master_addr="127.0.0.1",
+            master_port=29500,
+            control_port=self.port,
+            token=token,
+        )
+
+    async def lead(self, *, hello_within: float = 10.0, over_within: float = 10.0, rounds: int = 1) -> None:
+        def step(hellos: object, done: Rounds) -> Start | VerdictMessage:
+            self.rounds = done
+            return start(len(done) + 1) if len(done) < rounds else PASSED
+
+        leader = Leader(self.roster(0), "127.0.0.1", self.said.append)
+        await leader.lead(hello_within, lambda _: (over_within, over_within), step)
+
+    async def member(self, rank: int, measure: Work = sound, **changes: Any) -> None:
+        one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append)
+        try:
+            self.verdicts[rank] = await one.take_part(5.0, measure)
+        except Inconclusive as error:
+            self.verdicts[rank] = error
+
+    def run(self, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            with anyio.fail_after(40):
+                async with anyio.create_task_group() as group:
+                    for part in parts:
+                        group.start_soon(part)
+
+        anyio.run(main)
+
+    def codes(self) -> dict[int, str]:
+        return {rank: one.code for rank, one in sorted(self.verdicts.items())}
+
+
+def test_all_members_end_with_the_very_same_verdict() -> None:
+    gang = Gang()
+    gang.run(gang.lead, lambda: gang.member(0), lambda: gang.member(1), lambda: gang.member(2))
+    assert list(gang.verdicts.values()) == [PASSED] * 3
+    assert set(gang.rounds[0].results) == {0, 1, 2}
+
+
+def test_forty_members_come_at_once() -> None:
+    gang = Gang(size=40)
+    gang.run(gang.lead, *[partial(gang.member, rank) for rank in range(40)])
+    assert list(gang.verdicts.values()) == [PASSED] * 40
+
+
+def test_a_second_round_ends_the_first_ones_work() -> None:
+    gang = Gang(size=2)
+    ended = []
+
+    async def stuck_once(order: Order, changed: Callable[[Stage], None]) -> Result:
+        if order.round == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.append(order.round)
+        return Result(order.round, (0.1,), 1)
+
+    async def fails_once(order: Order, changed: Callable[[Stage], None]) -> Result:
+        return Result(order.round, trouble=Trouble("died", "RANK_DIED", "gone") if order.round == 1 else None)
+
+    gang.run(lambda: gang.lead(rounds=2), lambda: gang.member(0, fails_once), lambda: gang.member(1, stuck_once))
+    assert ended == [1]
+    assert gang.codes() == {0: "OK", 1: "OK"}
+    assert [set(one.results) for one in gang.rounds] == [{0}, {0, 1}]
+
+
+def test_a_leader_without_its_members_names_the_missing() -> None:
+    gang = Gang()
+    gang.run(lambda: gang.lead(hello_within=0.5), lambda: gang.member(0), lambda: gang.member(2))
+    assert gang.codes() == {0: "PEER_MISSING", 2: "PEER_MISSING"}
+    verdict = gang.verdicts[0]
+    assert isinstance(verdict, VerdictMessage)
+    assert "rank 1 of 3 never reached the leader" in verdict.reason
+
+
+@pytest.mark.parametrize("changes", [{"token": "another"}, {"generation": 2}])
+def test_a_member_of_another_gang_or_generation_is_a_stranger(changes: dict[str, Any]) -> None:
+    gang = Gang(size=2)
+    gang.run(lambda: gang.lead(hello_within=1.0), lambda: gang.member(0), lambda: gang.member(1, **changes))
+    assert gang.codes() == {0: "PEER_MISSING", 1: "PEER_MISSING"}
+
+
+def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
+    gang = Gang(size=2)
+
+    async def false_leader() -> None:
+        async def answer(stream: SocketStream) -> None:
+            session = frames.Session("not the token", 1, bytes(16), bytes(16))
+            async with stream:
+                await stream.send(frames.greeting(bytes(16)))
+                await stream.send(frames.Sealer(session, by_leader=True, rank=0).seal(encode(PASSED)))
+                await anyio.sleep(0.1)
+
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=gang.port)
+        with anyio.move_on_after(7):
+            await listener.serve(answer)
+        await listener.aclose()
+
+    gang.run(false_leader, lambda: gang.member(1))
+    verdict = gang.verdicts[1]
+    assert isinstance(verdict, Inconclusive)
+    assert verdict.code == "PEER_MISSING"
+    assert "a frame that our token did not make" in verdict.reason
+
+
+# --- strangers
+
+Act = Callable[[SocketStream], Awaitable[None]]
+
+
+async def silent(_: SocketStream) -> None:
+    await anyio.sleep(0.5)
+
+
+async def garbage(one: SocketStream) -> None:
+    await one.send(random.randbytes(4096))
+
+
+async def half_a_greeting(one: SocketStream) -> None:
+    await one.send(frames.greeting(bytes(16))[:10])
+    await anyio.sleep(0.5)
+
+
+async def half_a_frame(one: SocketStream) -> None:
+    await one.send(frames.greeting(bytes(16)) + b"\0\0\0\x40" + b"x" * 20)
+    await anyio.sleep(0.5)
+
+
+async def huge_length(one: SocketStream) -> None:
+    await one.send(frames.greeting(bytes(16)) + b"\xff" * 4096)
+
+
+async def http(one: SocketStream) -> None:
+    await one.send(b"GET / HTTP/1.1\r\nHost: leader\r\n\r\n")
+
+
+async def reset(one: SocketStream) -> None:
+    raw = one.extra(anyio.abc.SocketAttribute.raw_socket)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def forged(token: str, generation: int, rank: int) -> Act:
+    async def act(one: SocketStream) -> None:
+        await one.send(frames.greeting(bytes(16)))
+        nonce = b""
+        while len(nonce) < frames.GREETING_SIZE:
+            nonce += await one.receive(frames.GREETING_SIZE - len(nonce))
+        session = frames.Session(token, generation, frames.nonce_of(nonce), bytes(16))
+        await one.send(frames.Sealer(session, by_leader=False, rank=rank).seal(encode(hello(1))))
+        await one.receive(1)
+
+    return act
+
+
+ACTS: dict[str, Act] = {
+    "silent": silent,
+    "garbage": garbage,
+    "half a greeting": half_a_greeting,
+    "half a frame": half_a_frame,
+    "a huge length": huge_length,
+    "http": http,
+    "reset": reset,
+    "another token": forged("not the token", 1, 1),
+    "an old generation": forged(TOKEN, 0, 1),
+    "a rank that is not its own": forged(TOKEN, 1, 2),
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
+def test_a_stranger_keeps_nobody_out_and_changes_nothing(act: Act) -> None:
+    gang = Gang(size=2)
+    came = [0]
+    gone = anyio.Event()
+
+    async def stranger() -> None:
+        while not any("(2 of 2)" in line for line in gang.said):
+            try:
+                async with await anyio.connect_tcp("127.0.0.1", gang.port) as one:
+                    came[0] += 1
+                    await act(one)
+            except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError):
+                pass
+            await anyio.sleep(0.01)
+        gone.set()
+
+    async def late() -> None:
+        while came[0] < 5:
+            await anyio.sleep(0.01)
+        await gang.member(1)
+
+    async def after_the_stranger(order: Order, changed: Callable[[Stage], None]) -> Result:
+        await gone.wait()
+        return await sound(order, changed)
+
+    gang.run(gang.lead, lambda: gang.member(0, after_the_stranger), stranger, late)
+    assert list(gang.verdicts.values()) == [PASSED] * 2
+    assert sum("is there" in line for line in gang.said) == 2
+
+
+def test_a_port_in_use_is_inconclusive_and_named() -> None:
+    gang = Gang()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", gang.port))
+        other.listen()
+        with pytest.raises(ExceptionGroup) as caught:
+            gang.run(gang.lead)
+    [error] = caught.value.exceptions
+    assert isinstance(error, Inconclusive)
+    assert (error.code, f"control port {gang.port} on 127.0.0.1" in error.reason) == ("PORT_TAKEN", True)

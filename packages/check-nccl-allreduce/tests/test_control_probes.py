@@ -1,0 +1,123 @@
+"""Rounds of probes over the parents' channel: real TCP, with what workers do made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+from check_nccl_allreduce.control.leader import Leader, Rounds
+from check_nccl_allreduce.control.messages import (
+    Open,
+    Opened,
+    Order,
+    Probe,
+    Result,
+    Stage,
+    Start,
+    Trouble,
+    VerdictMessage,
+)
+from check_nccl_allreduce.control.rounds import ProbeRound, Probes
+from test_control import PASSED, Gang, start
+
+Changed = Callable[[Stage], None]
+
+
+@dataclass
+class ProbedGang(Gang):
+    """A gang that makes its launch and then one round of probes. ``seen``: what each rank was told to do."""
+
+    size: int = 4
+    groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
+    timeout: float = 20.0
+    seen: dict[int, list[Order]] = field(default_factory=dict)
+
+    def probes(self) -> Probes:
+        bases = {rank: place for group in self.groups for place, rank in enumerate(group)}
+        worlds = tuple(len(group) for group in self.groups)
+        return Probes(2, self.groups, bases, worlds, "gloo", 4096, 3, 1, self.timeout / 2, self.timeout, fresh=False)
+
+    async def lead_probes(self) -> None:
+        def step(hellos: object, done: Rounds) -> Start | Probes | VerdictMessage:
+            self.rounds = done
+            steps: list[Start | Probes | VerdictMessage] = [start(), self.probes(), PASSED]
+            return steps[len(done)]
+
+        await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(10.0, lambda _: (10.0, 10.0), step)
+
+    async def works(self, rank: int, order: Order, changed: Changed) -> Result | Opened:
+        self.seen.setdefault(rank, []).append(order)
+        if isinstance(order, Open):
+            return Opened(order.round, 4000 + rank, f"127.0.0.{rank + 1}")
+        changed(Stage("ready"))
+        return Result(order.round, (0.1,) * 3, 4)
+
+    def play(self, **odd: Callable[[Order, Changed], object]) -> ProbeRound:
+        """Run it all; ``rank_N`` does for a probe what is given instead of answering."""
+
+        async def one(rank: int) -> None:
+            async def work(order: Order, changed: Changed) -> Result | Opened:
+                act = odd.get(f"rank_{rank}")
+                if act is not None and isinstance(order, Probe | Open):
+                    answer = act(order, changed)
+                    if isinstance(answer, Result | Opened):
+                        return answer
+                    if answer != "as usual":
+                        await anyio.sleep_forever()
+                return await self.works(rank, order, changed)
+
+            await self.member(rank, work)
+
+        self.run(self.lead_probes, *[lambda rank=rank: one(rank) for rank in range(self.size)])
+        assert self.codes() == dict.fromkeys(range(self.size), "OK")
+        played = self.rounds[1]
+        assert isinstance(played, ProbeRound)
+        return played
+
+
+def test_each_probe_meets_at_its_own_first_members_store() -> None:
+    gang = ProbedGang()
+    played = gang.play()
+    told = {rank: one for rank, orders in gang.seen.items() for one in orders if isinstance(one, Probe)}
+    assert {rank: (one.host, one.port, one.index, one.base) for rank, one in told.items()} == {
+        0: ("127.0.0.1", 4000, 0, 0),
+        1: ("127.0.0.1", 4000, 0, 1),
+        2: ("127.0.0.3", 4002, 1, 0),
+        3: ("127.0.0.3", 4002, 1, 1),
+    }
+    assert set(played.results) == {0, 1, 2, 3}
+
+
+def test_a_member_of_no_probe_has_nothing_to_do() -> None:
+    gang = ProbedGang(size=3, groups=((0, 2),))
+    assert set(gang.play().results) == {0, 2}
+    assert [type(order) for order in gang.seen[1]] == [Start]
+
+
+def test_a_probe_that_never_gets_ready_ends_at_its_deadline_and_the_others_are_heard() -> None:
+    played = ProbedGang(timeout=1.0).play(rank_3=lambda order, changed: None)
+    assert set(played.results) == {0, 1, 2}
+    assert not played.is_ready(3)
+
+
+def test_a_store_that_cannot_be_opened_ends_its_probe_soon() -> None:
+    trouble = Trouble("died", "RANK_DIED", "gone")
+    gang = ProbedGang()
+    played = gang.play(rank_2=lambda order, changed: Opened(order.round, trouble=trouble))
+    assert set(played.results) == {0, 1}
+    assert played.opened[2].trouble == trouble
+    assert [type(order) for order in gang.seen[3]] == [Start]
+
+
+def test_trouble_on_one_side_ends_the_probe_without_the_other() -> None:
+    def fails(order: Order, changed: Changed) -> object:
+        return Result(order.round, trouble=Trouble("peer", "X", "x")) if isinstance(order, Probe) else "as usual"
+
+    def stuck(order: Order, changed: Changed) -> object:
+        changed(Stage("ready"))
+        return None
+
+    played = ProbedGang().play(rank_0=fails, rank_1=stuck)
+    assert set(played.results) == {0, 2, 3}
+    assert played.is_ready(1)

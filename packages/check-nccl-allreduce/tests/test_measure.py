@@ -1,0 +1,64 @@
+"""The rank's arithmetic with torch itself: filling, comparing, tables, on data that does not end with a period."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from check_nccl_allreduce.worker import pattern
+from gangs import needs_torch
+
+pytestmark = needs_torch
+
+LENGTHS = [1024, pattern.M - 1, pattern.M, 3 * pattern.M + 17, 300 * pattern.M + 5]
+
+
+@pytest.fixture
+def measure() -> Any:
+    from check_nccl_allreduce.worker import measure
+
+    return measure
+
+
+@pytest.fixture
+def tables(measure: Any) -> Any:
+    import torch
+
+    return measure._Tables(4, torch.device("cpu"))
+
+
+def test_the_device_has_the_very_rows_of_the_pattern(tables: Any) -> None:
+    assert tables.row(3, 17).int().tolist() == pattern.first_row(4, 3, 17)
+    assert tables.sum(17).int().tolist() == pattern.expected(4, 17)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_sum_of_filled_ranks_is_what_is_expected(measure: Any, tables: Any, length: int) -> None:
+    import torch
+
+    total = torch.zeros(length)
+    for rank in range(4):
+        one = torch.empty(length)
+        measure._fill(one, tables.row(rank, 5))
+        total += one
+    assert measure._compare(total, tables.sum(5)) == (0, -1)
+    assert measure._compare(total, tables.sum(4))[0] > length // 2
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_one_wrong_bit_is_found_wherever_it_is(measure: Any, tables: Any, length: int) -> None:
+    import torch
+
+    data = torch.empty(length)
+    for place in {0, length // 2, length - 1}:
+        measure._fill(data, tables.sum(5))
+        data.view(torch.int32)[place] ^= 1
+        assert measure._compare(data, tables.sum(5)) == (1, place)
+
+
+def test_a_negative_zero_is_not_zero_and_a_nan_is_wrong(measure: Any) -> None:
+    import torch
+
+    row = torch.zeros(pattern.M)
+    assert measure._compare(torch.full((8,), -0.0), row) == (8, 0)
+    assert measure._compare(torch.full((8,), float("nan")), row) == (8, 0)

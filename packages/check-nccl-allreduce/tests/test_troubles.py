@@ -1,0 +1,70 @@
+"""Lines that torch, gloo and NCCL print, and what is made of them."""
+
+from __future__ import annotations
+
+import pytest
+from check_nccl_allreduce import troubles
+
+
+@pytest.mark.parametrize(
+    ("error", "ready", "kind", "code"),
+    [
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:40142",
+            True,
+            "peer",
+            "NCCL_REMOTE_ERROR",
+        ),
+        ("RuntimeError: Connection reset by peer", True, "peer", "NCCL_REMOTE_ERROR"),
+        (
+            "DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+            False,
+            "launch",
+            "RENDEZVOUS_FAILED",
+        ),
+        ("DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.", False, "launch", "RENDEZVOUS_FAILED"),
+        ("RuntimeError: Gloo connectFullMesh failed with [..] no error", False, "launch", "RENDEZVOUS_FAILED"),
+        ("KeyError: 'surprise'", True, "class", "WORKER_ERROR"),
+        (
+            "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error, NCCL version 2.27.5 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+            True,
+            "peer",
+            "NCCL_REMOTE_ERROR",
+        ),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", True, "device", "GPU_ECC"),
+        (
+            "RuntimeError: out of memory before the start: 1 of 2 bytes are free on cuda:0, 3 are needed",
+            False,
+            "environment",
+            "GPU_MEMORY",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_is_read_for_whom_it_is_about(error: str, ready: bool, kind: str, code: str) -> None:
+    trouble = troubles.by_output(error, "", before_ready=not ready)
+    assert (trouble.kind, trouble.code) == (kind, code)
+    assert len(trouble.text) <= troubles.MAX_TEXT
+
+
+def test_a_full_dev_shm_beside_an_internal_error_is_the_environment() -> None:
+    output = "node-1:77:77 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-8X6rs3 to 9637892 bytes, error: No space left on device (28)"
+    trouble = troubles.by_output(
+        "DistBackendError: ncclInternalError: Internal check failed.", output, before_ready=True
+    )
+    assert (trouble.kind, trouble.code) == ("environment", "SHM_FULL")
+
+
+def test_torchrun_that_ends_on_its_own_is_the_rendezvous_and_says_its_last_error() -> None:
+    output = "INFO starting\nTraceback ...\ntorch.distributed.DistNetworkError: no route\nbye\n"
+    trouble = troubles.by_output("", output, before_ready=True)
+    assert (trouble.code, trouble.text) == ("RENDEZVOUS_FAILED", "torch.distributed.DistNetworkError: no route")
+
+
+def test_a_silent_death_is_a_death() -> None:
+    assert troubles.died("rank 3's process", "").code == "RANK_DIED"
+
+
+def test_a_death_with_an_xid_before_it_is_the_devices() -> None:
+    assert (
+        troubles.died("rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus").kind == "device"
+    )

@@ -1,0 +1,63 @@
+"""What a pod is told about its node: the instance type and the topology labels, which a container cannot read by itself.
+
+Pure. It is written once, when the pod is bound, and only where a volume of ours shows it to a container. Where the gang's check
+alone reads it, it goes with the first roster and costs no write of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names
+
+from .membership import gang_check
+from .objects import Node, Pod
+
+__all__ = ["INSTANCE_TYPE_LABEL", "facts_patch", "goes_with_roster", "set_annotation", "untold"]
+
+INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+
+
+def untold(pod: Pod, node: Node | None, topology: Collection[str]) -> dict[str, str]:
+    """The annotations about ``node`` that the pod shows to a container and does not have yet."""
+    if node is None or pod.metadata.deletion_timestamp is not None:
+        return {}
+    labels = node.metadata.labels
+    place = {key: labels[key] for key in sorted(topology) if labels.get(key)}
+    values = {names.TOPOLOGY_ANNOTATION: msgspec.json.encode(place).decode()}
+    if kind := labels.get(INSTANCE_TYPE_LABEL):
+        values[names.INSTANCE_TYPE_ANNOTATION] = kind
+    known = pod.metadata.annotations
+    return {
+        key: value
+        for key, value in sorted(values.items())
+        if key not in known and any(volume.shows(key) for volume in pod.spec.volumes)
+    }
+
+
+def goes_with_roster(pod: Pod) -> bool:
+    """Whether nobody but the gang's check reads about the node, and its first roster is still to come."""
+    if pod.metadata.annotations.get(names.ROSTER_ANNOTATION) != "":
+        return False
+    shown = {volume.name for volume in pod.spec.volumes}
+    readers = {c.name for c in pod.spec.init_containers if any(mount.name in shown for mount in c.volume_mounts)}
+    return readers == {gang_check(pod)}
+
+
+def facts_patch(pod: Pod, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The JSON Patch that writes ``values`` to the pod, if it is still this one."""
+    patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}]
+    if pod.metadata.annotations:
+        return [*patch, *(set_annotation(key, value) for key, value in values.items())]
+    return [
+        *patch,
+        {"op": "test", "path": "/metadata/annotations", "value": None},
+        {"op": "add", "path": "/metadata/annotations", "value": dict(values)},
+    ]
+
+
+def set_annotation(key: str, value: str) -> dict[str, Any]:
+    """The operation that sets one annotation beside others."""
+    return {"op": "add", "path": "/metadata/annotations/" + key.replace("/", "~1"), "value": value}

@@ -1,0 +1,114 @@
+"""What a pod is told about its node, and what is kept of nodes and volumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from gangs import pod_json
+from preflight_gang.config import TOPOLOGY_LABELS
+from preflight_gang.nodes import INSTANCE_TYPE_LABEL, facts_patch, goes_with_roster, untold
+from preflight_gang.objects import Node, Pod, node_with
+from preflight_proto import names
+
+ZONE = "topology.kubernetes.io/zone"
+LABELS = {INSTANCE_TYPE_LABEL: "p5.48xlarge", ZONE: "eu-1a", "nvidia.com/gpu.clique": "", "team": "red"}
+
+
+def shown(annotation: str) -> dict[str, Any]:
+    path = annotation.rpartition("/")[2]
+    return {"path": path, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+
+
+FACTS = [shown(names.INSTANCE_TYPE_ANNOTATION), shown(names.TOPOLOGY_ANNOTATION)]
+OF_THE_GANG = {
+    "name": names.GANG_VOLUME,
+    "projected": {
+        "sources": [
+            {"configMap": {"name": "preflight-job-1"}},
+            {"downwardAPI": {"items": [shown(names.ROSTER_ANNOTATION), *FACTS]}},
+        ]
+    },
+}
+KEPT = node_with({INSTANCE_TYPE_LABEL, *TOPOLOGY_LABELS})
+OF_THE_NODE = {"name": "preflight-node", "downwardAPI": {"items": FACTS}}
+
+
+def a_pod(*volumes: dict[str, Any], mounted_by_first: str = "", **fields: Any) -> Pod:
+    made = pod_json("pod-0", **fields)
+    made["spec"]["volumes"] = [{"name": "data", "hostPath": {"path": "/data"}}, *volumes]
+    if mounted_by_first:
+        made["spec"]["initContainers"][0]["volumeMounts"] = [{"name": mounted_by_first, "mountPath": "/x"}]
+    return msgspec.convert(made, Pod)
+
+
+def a_node(**labels: str) -> Node:
+    found = {"metadata": {"name": "node-a", "labels": {**LABELS, **labels}}, "status": {"images": [{"names": ["x"]}]}}
+    return msgspec.json.decode(msgspec.json.encode(found), type=KEPT)
+
+
+def test_a_pod_is_told_what_it_shows() -> None:
+    assert untold(a_pod(OF_THE_NODE), a_node(), TOPOLOGY_LABELS) == {
+        names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
+        names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
+    }
+
+
+def test_a_pod_that_shows_one_thing_is_told_one_thing() -> None:
+    only = {"name": "preflight-node", "downwardAPI": {"items": FACTS[:1]}}
+    assert untold(a_pod(only), a_node(), TOPOLOGY_LABELS) == {names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"}
+
+
+def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
+    assert untold(a_pod(), a_node(), TOPOLOGY_LABELS) == {}
+    assert untold(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), TOPOLOGY_LABELS) == {}
+
+
+def test_a_pod_is_told_once() -> None:
+    known = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
+    assert untold(a_pod(OF_THE_NODE, annotations=known), a_node(), TOPOLOGY_LABELS) == {}
+
+
+def test_a_node_without_labels_has_an_empty_topology_and_no_instance_type() -> None:
+    bare = msgspec.convert({"metadata": {"name": "node-a"}}, Node)
+    assert untold(a_pod(OF_THE_NODE), bare, TOPOLOGY_LABELS) == {names.TOPOLOGY_ANNOTATION: "{}"}
+
+
+def test_nobody_is_told_of_a_node_that_is_not_known() -> None:
+    assert untold(a_pod(OF_THE_NODE), None, TOPOLOGY_LABELS) == {}
+
+
+def test_of_a_node_only_the_wanted_labels_are_kept() -> None:
+    assert a_node().metadata.labels.keys() == {INSTANCE_TYPE_LABEL, ZONE, "nvidia.com/gpu.clique"}
+
+
+def test_a_node_whose_other_labels_change_is_the_same_node() -> None:
+    assert a_node(team="blue") == a_node()
+
+
+def test_of_volumes_only_ours_that_show_the_node_are_kept_and_once_for_all_pods() -> None:
+    first, second = a_pod(OF_THE_NODE), a_pod(OF_THE_NODE)
+    assert [volume.name for volume in first.spec.volumes] == ["preflight-node"]
+    assert first.spec.volumes is second.spec.volumes
+
+
+def test_what_the_gang_check_alone_reads_goes_with_the_first_roster() -> None:
+    assert goes_with_roster(a_pod(OF_THE_GANG))
+    assert not goes_with_roster(a_pod(OF_THE_GANG, roster='{"v":1}')), "that was written already"
+    assert not goes_with_roster(a_pod(OF_THE_GANG, roster=None)), "none will come"
+    assert not goes_with_roster(a_pod(OF_THE_GANG, OF_THE_NODE, mounted_by_first="preflight-node"))
+
+
+def test_the_patch_is_for_this_pod_alone() -> None:
+    assert facts_patch(a_pod(), {"a/b": "c"}) == [
+        {"op": "test", "path": "/metadata/uid", "value": "uid-pod-0"},
+        {"op": "add", "path": "/metadata/annotations/a~1b", "value": "c"},
+    ]
+
+
+def test_a_pod_without_annotations_gets_them_only_while_it_has_none() -> None:
+    bare = a_pod(annotations={})
+    assert facts_patch(bare, {"a/b": "c"})[1:] == [
+        {"op": "test", "path": "/metadata/annotations", "value": None},
+        {"op": "add", "path": "/metadata/annotations", "value": {"a/b": "c"}},
+    ]

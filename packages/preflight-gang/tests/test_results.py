@@ -1,0 +1,78 @@
+"""What a check's container says where the check itself says nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from gangs import pod_json, status
+from preflight_gang.membership import STUCK, read
+from preflight_gang.objects import Pod, Terminated
+from preflight_gang.results import event_of, not_started, stuck_checks
+from preflight_proto import names
+
+SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"duration":1}'
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "message", "verdict"),
+    [
+        ("Completed", 0, "", ("passed", "OK")),
+        ("Error", 1, "", ("failed", "EXIT_1")),
+        ("Error", 2, "", ("misconfigured", "EXIT_2")),
+        ("Error", 137, "", ("inconclusive", "KILLED")),
+        ("Error", 143, "", ("inconclusive", "TERMINATED")),
+        ("OOMKilled", 137, "", ("inconclusive", "OUT_OF_MEMORY")),
+        ("OOMKilled", 1, "", ("inconclusive", "OUT_OF_MEMORY")),
+        ("StartError", 128, "exec: no such file", ("inconclusive", "START_ERROR")),
+        ("ContainerCannotRun", 127, "", ("inconclusive", "START_ERROR")),
+        ("ContainerStatusUnknown", 137, "", ("inconclusive", "STATUS_UNKNOWN")),
+        ("OOMKilled", 1, SAID, ("failed", "FABRIC")),
+        ("Error", 143, SAID, ("failed", "FABRIC")),
+    ],
+)
+def test_a_check_is_judged_by_its_word_else_by_its_containers_status(
+    reason: str, exit_code: int, message: str, verdict: tuple[str, str]
+) -> None:
+    end = Terminated(exit_code=exit_code, reason=reason, message=message)
+    result = read(names.container_name("ours"), end)
+    assert (result.outcome, result.code) == verdict
+
+
+def test_the_runtimes_words_are_passed_on() -> None:
+    end = Terminated(exit_code=128, reason="StartError", message="exec: no such file")
+    assert read(names.container_name("ours"), end).reason == "the container could not be started (exec: no such file)"
+
+
+def stuck(reason: str, message: str = "", **fields: str) -> Pod:
+    made = pod_json("pod-0", statuses=[status("dcgm-diag", "pulling"), status("nccl-allreduce", "waiting")], **fields)  # type: ignore[arg-type]
+    made["status"]["initContainerStatuses"][0]["state"]["waiting"] = {"reason": reason, "message": message}
+    return msgspec.convert(made, Pod)
+
+
+@pytest.mark.parametrize("reason", sorted(STUCK))
+def test_a_check_that_cannot_be_started_is_inconclusive_and_says_what_to_do(reason: str) -> None:
+    pod = stuck(reason, "pull\x07ing\nfails")
+    ((check, found),) = stuck_checks(pod, {"dcgm-diag", "nccl-allreduce"})
+    event = event_of(pod, not_started(found, check), "2026-11-21T08:00:00Z")
+    assert event["reason"] == "PreflightInconclusive"
+    assert event["message"].startswith(f"dcgm-diag on node-a inconclusive {STUCK[reason]}: ")
+    assert f"{reason}: pull ing fails" in event["message"]
+    assert "; see " in event["message"]
+
+
+def test_what_waits_for_its_turn_or_is_no_configured_check_is_not_stuck() -> None:
+    assert not [*stuck_checks(stuck("PodInitializing"), {"dcgm-diag"})]
+    assert not [*stuck_checks(stuck("CrashLoopBackOff"), {"dcgm-diag"})]
+    assert not [*stuck_checks(stuck("ImagePullBackOff"), {"nccl-allreduce"})]
+
+
+def test_a_pod_that_is_being_deleted_has_no_stuck_check() -> None:
+    assert not [*stuck_checks(stuck("ImagePullBackOff", deletionTimestamp="2026-11-21T08:00:00Z"), {"dcgm-diag"})]
+
+
+def test_each_try_to_start_a_check_is_another_event() -> None:
+    pod = stuck("ErrImagePull")
+    ((check, found),) = stuck_checks(pod, {"dcgm-diag"})
+    again = msgspec.structs.replace(found, restart_count=1)
+    tries = [event_of(pod, not_started(one, check), "2026-11-21T08:00:00Z") for one in (found, found, again)]
+    assert [one["metadata"]["name"] for one in tries].count(tries[0]["metadata"]["name"]) == 2
