@@ -77,6 +77,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to go on answering after SIGTERM, until no API server sends requests here any more (%(default)s)",
     )
+    serve.add_argument(
+        "--patience",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="when a client that does not go on with its request is cut off, at the latest after twice this (%(default)s)",
+    )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
     serve.set_defaults(run=_serve)
 
@@ -126,7 +133,7 @@ def _serve(args: argparse.Namespace) -> int:
     from .tls import CertificateError
 
     logs.set_up(args.log_level)
-    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger)
+    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger, args.patience)
     try:
         serve(options)
     except (PortTaken, CertificateError) as error:

@@ -162,7 +162,8 @@ def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tupl
 
 def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -> Iterator[dict[str, Any]]:
     """The variables of one container that may be inherited, in their order; of two with one name the last counts."""
-    last = {str(entry.get("name")): entry for entry in decode_entries(source.settings.env)}
+    entries = decode_entries(source.settings.env)
+    last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
     taken: set[str] = set()
     for name, entry in last.items():
         if not _allowed(name, patterns):
