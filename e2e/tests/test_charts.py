@@ -251,11 +251,13 @@ def test_the_service_selects_the_webhooks_pods_and_not_those_of_the_certs_job() 
     assert not selector <= only(made, "Job")["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_another_configuration_leaves_the_pods_alone_for_they_read_it_again() -> None:
-    def template(values: Values) -> Any:
-        return only(render(UMBRELLA, values), "Deployment")["spec"]["template"]
+def test_another_configuration_rolls_the_pods() -> None:
+    def checksum(values: Values) -> str:
+        template = only(render(UMBRELLA, values), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
 
-    assert template(ON) == template(with_values(checkTimeout="301s"))
+    assert checksum(ON) != checksum(with_values(checkTimeout="301s"))
+    assert checksum(ON) == checksum(with_values(namespaces=["training"]))
 
 
 def test_each_revision_has_a_certs_job_of_its_own() -> None:

@@ -176,9 +176,25 @@ def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: P
     ran = go(
         NODE_INSTANCE_TYPE="p5.48xlarge",
         NCCL_LOOPBACK_TOPOLOGIES=str(tmp_path),
-        NCCL_LOOPBACK_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
+        PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
     )
     assert any("topology: p5.xml for p5.48xlarge" in line for line in ran.lines)
+
+
+def test_the_instance_type_may_stand_in_a_file(go: Go, tmp_path: Path) -> None:
+    (tmp_path / "p5.xml").write_text("<system/>")
+    (tmp_path / "instance-type").write_text("p5.48xlarge\n")
+    ran = go(
+        NODE_INSTANCE_TYPE_PATH=str(tmp_path / "instance-type"),
+        NCCL_LOOPBACK_TOPOLOGIES=str(tmp_path),
+        PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
+    )
+    assert any("topology: p5.xml for p5.48xlarge" in line for line in ran.lines)
+
+
+def test_without_fallback_an_instance_type_that_is_not_mapped_is_no_verdict(go: Go) -> None:
+    ran = go(NODE_INSTANCE_TYPE="other", PREFLIGHT_TOPOLOGY_FALLBACK="false")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "NO_TOPOLOGY")
 
 
 def test_a_poisoned_environment_changes_nothing(go: Go) -> None:

@@ -14,6 +14,7 @@ from pods import GPU, cost, is_member, of, pods, qos
 from preflight_webhook.admission import decide
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision
+from preflight_webhook.patch import applied
 
 CONFIG = parse(
     "checks: [{name: dcgm-diag, image: dcgm:1}, {name: mine, image: mine:1}]\ndcgm: {hostengineAddr: '$(NODE_IP):5555'}"
@@ -70,6 +71,12 @@ def test_a_second_pass_on_its_own_output_changes_nothing(pod: dict[str, Any]) ->
     assert again == after
     assert second.result == ("unchanged" if first.result in {"injected", "stamped"} else first.result)
     assert second.patch == []
+
+
+@given(pods())
+def test_explain_applies_a_patch_as_the_api_server_does(pod: dict[str, Any]) -> None:
+    decision, after = judged(pod)
+    assert applied(copy.deepcopy(pod), decision.patch) == after
 
 
 @given(pods(), st.data())

@@ -68,6 +68,7 @@ def serving(folder: Path, authority: trustme.CA, kubeconfig: Path) -> Iterator[W
 class Cluster:
     api: httpx.Client
     webhook: Webhook
+    kubeconfig: Path
 
     def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
         return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
@@ -116,7 +117,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
             httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api,
         ):
-            made = Cluster(api, webhook)
+            made = Cluster(api, webhook, known)
             entries = [
                 entry("preflight", webhook, "", confined=False, of="known"),
                 entry("confined", webhook, "/confined", confined=True, of="known"),
@@ -212,3 +213,22 @@ def test_without_reports_a_checked_pod_passes_the_pod_security_level(cluster: Cl
     answer = cluster.create(level, "pods", {"metadata": {"name": "gpu"}, "spec": {"containers": [main]}})
     assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in check(answer)["env"]
     assert "report nothing" in answer.headers["warning"]
+
+
+def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_path: Path) -> None:
+    pod = cluster.pod("open", "gpus").json()
+    spec = {key: pod["spec"][key] for key in ("containers", "resourceClaims")}
+    job = {"metadata": {"name": "train"}, "spec": {"template": {"spec": {"restartPolicy": "Never", **spec}}}}
+    assert cluster.create("open", "jobs", job, "/apis/batch/v1").status_code == 201
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "preflight_webhook", "explain", "--live", "job/train", "-n", "open"]
+    done = subprocess.run(
+        [*command, "--config", str(tmp_path / "config.yaml")],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Job train: injected" in done.stdout
+    assert "reserves: 1 claim gpus" in done.stdout

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from preflight_proto.stamp import gang_hash
 
 JOB = """
@@ -112,3 +113,104 @@ def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
     job = MEMBERS.split("---", maxsplit=1)[0]
     assert label(job) == gang_hash("hpc", "llm")
     assert label(job.replace(", namespace: hpc", "")) == gang_hash("default", "llm")
+
+
+CLAIMS = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpus, namespace: hpc}
+spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com, count: 4}}]}}}
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train, namespace: hpc}
+spec:
+  replicatedJobs:
+  - name: driver
+    template: {spec: {template: {spec: {containers: [{name: c, image: i}]}}}}
+  - name: workers
+    template:
+      spec:
+        template:
+          spec:
+            resourceClaims: [{name: mine, resourceClaimTemplateName: gpus}]
+            containers: [{name: c, image: i, resources: {claims: [{name: mine}]}}]
+"""
+
+
+@pytest.fixture
+def dra(tmp_path: Path) -> str:
+    (tmp_path / "config.yaml").write_text(
+        "checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}"
+    )
+    return str(tmp_path / "config.yaml")
+
+
+def test_claim_templates_in_the_file_are_taken_into_account(dra: str) -> None:
+    done = explain("-f", "-", "--config", dra, stdin=CLAIMS)
+    assert "JobSet train, driver: no-gpu" in done.stdout
+    assert "JobSet train, workers: injected" in done.stdout
+    assert "reserves: 1 claim mine" in done.stdout
+
+
+def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(dra: str, tmp_path: Path) -> None:
+    template, _, workload = CLAIMS.partition("---")
+    (tmp_path / "claims.yaml").write_text(template)
+    (tmp_path / "job.yaml").write_text(workload)
+    both = explain("-f", str(tmp_path / "job.yaml"), "-f", str(tmp_path / "claims.yaml"), "--config", dra)
+    assert "workers: injected" in both.stdout
+    alone = explain("-f", str(tmp_path / "job.yaml"), "--config", dra)
+    assert "workers: denied" in alone.stdout
+    assert "create the claim first" in alone.stdout
+
+
+def test_leaders_and_workers_are_told_apart() -> None:
+    text = """
+kind: LeaderWorkerSet
+metadata: {name: serve}
+spec:
+  leaderWorkerTemplate:
+    leaderTemplate: {spec: {containers: [{name: c, image: i}]}}
+    workerTemplate: {spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+    done = explain("-f", "-", stdin=text)
+    assert "LeaderWorkerSet serve, leader: no-gpu" in done.stdout
+    assert "LeaderWorkerSet serve, worker: injected" in done.stdout
+
+
+def test_the_patch_is_shown_as_a_diff_in_colours_where_wanted() -> None:
+    plain = explain("-f", "-", stdin=JOB).stdout
+    assert "    +  - name: preflight-dcgm-diag" in plain
+    assert "\33[" not in plain
+    assert "\33[32m+  - name: preflight-dcgm-diag\33[0m" in explain("-f", "-", "--color", "always", stdin=JOB).stdout
+
+
+def test_yaml_says_what_json_says() -> None:
+    one = JOB.split("---", maxsplit=1)[0]
+    assert yaml.safe_load(explain("-f", "-", "-o", "yaml", stdin=one).stdout) == json.loads(
+        explain("-f", "-", "-o", "json", stdin=one).stdout
+    )
+
+
+def test_a_confined_namespace_in_the_file_is_taken_into_account() -> None:
+    label = "pod-security.kubernetes.io/enforce: restricted"
+    text = JOB + "---\nkind: Namespace\nmetadata: {name: default, labels: {" + label + "}}\n"
+    assert "Job train: denied" in explain("-f", "-", stdin=text).stdout
+
+
+def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\nncclEnvPatterns: [NCCL_*, NCCL_NET_PLUGIN]"
+    )
+    env = "env: [{name: NCCL_NET_PLUGIN, value: x}, {name: NCCL_TUNER_PLUGIN, value: x}], resources"
+    done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
+    assert "warning: NCCL_NET_PLUGIN makes preflight-nccl-loopback load code of the workload" in done.stdout
+    assert "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it loads code" in done.stdout
+
+
+@pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])
+def test_what_is_no_live_object_is_one_sentence(wanted: str) -> None:
+    done = explain("--live", wanted)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "is no KIND/NAME" in done.stderr

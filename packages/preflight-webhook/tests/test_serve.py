@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,43 @@ def test_a_client_that_hangs_up_within_the_body_does_no_harm(server: Server) -> 
             b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
         )
     assert good(server)
+
+
+HALVES = {
+    "nothing": b"",
+    "half a header": b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\ncontent-ty",
+    "half a body": b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+def test_a_client_that_does_not_go_on_is_cut_off(server: Server, half: bytes) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as raw,
+        server.trust.wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        connection.settimeout(30)
+        connection.sendall(half)
+        assert connection.recv(1000)[:12] in {b"", b"HTTP/1.1 400"}
+    assert good(server)
+
+
+def test_five_hundred_idle_connections_do_not_stop_admission(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(500):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        assert good(server)
+
+
+def test_a_connection_in_use_is_kept_between_its_requests(server: Server) -> None:
+    with httpx.Client(verify=server.trust) as client:
+        ports = []
+        for pause in (0.0, 2.5):  # longer than two looks at what has stalled
+            time.sleep(pause)
+            answer = client.post(server.url, content=whole, headers={"content-type": "application/json"})
+            assert answer.status_code == 200
+            ports.append(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
+    assert ports[0] == ports[1]
 
 
 def test_health_and_metrics_are_on_the_plain_port_alone(server: Server) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import gbps, setting, text, whole_number
+from preflight_proto.check import gbps, one_of, setting, text, whole_number
 from preflight_proto.check.settings import Parser
 
 __all__ = ["Settings", "size_text"]
@@ -87,7 +87,7 @@ class Settings:
         help="where the image keeps topology files",
     )
     topology_mapping: tuple[tuple[str, str], ...] = setting(
-        "NCCL_LOOPBACK_TOPOLOGY_MAP",
+        names.ENV_TOPOLOGY_MAP,
         _mapping(),
         default=(),
         help="which of them an instance type gets when the workload brings none (NCCL_TOPO_FILE)",
@@ -96,5 +96,17 @@ class Settings:
         "NODE_INSTANCE_TYPE",
         text("an instance type", "the node's label node.kubernetes.io/instance-type"),
         default="",
-        help="the node's instance type, for NCCL_LOOPBACK_TOPOLOGY_MAP",
+        help=f"the node's instance type, for {names.ENV_TOPOLOGY_MAP}",
+    )
+    instance_type_path: str = setting(
+        names.ENV_INSTANCE_TYPE_PATH,
+        text("a path", f"e.g. {names.INSTANCE_TYPE_PATH}"),
+        default="",
+        help="file with the node's instance type, where NODE_INSTANCE_TYPE is not set",
+    )
+    topology_fallback: str = setting(
+        names.ENV_TOPOLOGY_FALLBACK,
+        one_of("true", "false"),
+        default="true",
+        help="false: without a topology file there is no verdict; true: NCCL then finds out for itself",
     )

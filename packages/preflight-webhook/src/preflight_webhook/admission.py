@@ -24,7 +24,7 @@ from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
 from .injection import Injection, Place, Workload, inject, place
 from .objects import ClaimEntry, ClaimUse, Pod
-from .review import BadReview, decode_pod, decode_resources, encode_patch
+from .review import BadReview, decode_pod, decode_resources, decode_whole, encode_patch
 from .selection import Refused, Situation, select
 from .sources import Gang
 
@@ -83,7 +83,7 @@ def decide(
     if not reserved.present(pod):
         return _judge(_facts(pod, namespace, config, known, confined), config)[0]
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
-    now = msgspec.json.decode(raw)
+    now = decode_whole(raw)
     wanted = reserved.cleaned(now)
     facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
     decision, injection = _judge(facts, config)
@@ -353,7 +353,7 @@ def _build_into(pod: dict[str, Any], injection: Injection) -> None:
 
 def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     """A warning, shown by kubectl, for each container of the user's own that had to give way."""
-    built = {c["name"]: c for c in wanted["spec"].get("initContainers") or ()}
+    built = {c.get("name"): c for c in wanted["spec"].get("initContainers") or ()}
     return [
         f'init container "{c["name"]}" was replaced: names beginning with "{CONTAINER_PREFIX}" are reserved for preflight checks'
         for c in now["spec"].get("initContainers") or ()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from .config import ConfigError, json_schema, parse
+from .claims import detects
+from .config import Config, ConfigError, json_schema, parse
 from .configfile import read
+from .workloads import KINDS, Found, documents, found_in, needed
 
 __all__ = ["main"]
 
@@ -74,17 +77,39 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to go on answering after SIGTERM, until no API server sends requests here any more (%(default)s)",
     )
+    serve.add_argument(
+        "--patience",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="when a client that does not go on with its request is cut off, at the latest after twice this (%(default)s)",
+    )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
     serve.set_defaults(run=_serve)
 
-    explain = commands.add_parser("explain", help="what would be decided about a pod, without a cluster")
-    explain.add_argument(
-        "-f", "--file", required=True, metavar="FILE", help="a Pod, Job, Deployment, … as YAML or JSON; - is stdin"
+    explain = commands.add_parser("explain", help="what would be decided about a pod, with or without a cluster")
+    given = explain.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        metavar="FILE",
+        help="a Pod, Job, JobSet, … as YAML or JSON, with the claims and Namespaces that it needs (again for more files); - is stdin",
     )
+    given.add_argument(
+        "--live", metavar="KIND/NAME", help=f"an object of the cluster of KUBECONFIG: {', '.join(KINDS)}"
+    )
+    explain.add_argument("-n", "--namespace", default="default", help="where --live looks (%(default)s)")
     explain.add_argument(
         "--config", type=Path, metavar="FILE", help="configuration; without one, dcgm-diag with its defaults"
     )
-    explain.add_argument("-o", "--output", choices=("text", "json"), default="text", help="%(default)s")
+    explain.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s")
+    explain.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
+    )
     explain.set_defaults(run=_explain)
 
     validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
@@ -108,7 +133,7 @@ def _serve(args: argparse.Namespace) -> int:
     from .tls import CertificateError
 
     logs.set_up(args.log_level)
-    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger)
+    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger, args.patience)
     try:
         serve(options)
     except (PortTaken, CertificateError) as error:
@@ -118,24 +143,55 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from .explain import explain, pods_in
+    from .explain import explain
+    from .kube import KubeError
 
     if args.config is not None:
         config = read(args.config)
     else:
         config = parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]")
-    where = "standard input" if args.file == "-" else args.file
+    on_terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    coloured = args.color == "always" or (args.color == "auto" and on_terminal)
     try:
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
-        told = [explain(*found, config, args.output) for found in pods_in(text, where)]
-    except OSError as error:
-        print(f"{args.file}: {error.strerror}; give a file with a pod in it.", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except ValueError as error:
+        found = _from_cluster(args.live, args.namespace, config) if args.live else _from_files(args.file)
+        told = [explain(one, config, args.output, coloured=coloured) for one in found]
+    except (KubeError, ValueError) as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_INPUT
-    print("\n\n".join(told) if args.output == "text" else "\n".join(told))
+    between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
+    print(between[args.output].join(told))
     return 0
+
+
+def _from_files(files: list[str]) -> list[Found]:
+    objects = []
+    for file in files:
+        try:
+            text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror}; give a file with a pod in it.") from None
+        objects += documents(text, "standard input" if file == "-" else file)
+    return found_in(objects, ", ".join("standard input" if file == "-" else file for file in files))
+
+
+def _from_cluster(wanted: str, namespace: str, config: Config) -> list[Found]:
+    from .kube import Client, connection
+
+    kind, _, name = wanted.partition("/")
+    known = {one.lower(): one for one in KINDS}
+    if kind.lower() not in known or not name:
+        raise ValueError(f'--live: "{wanted}" is no KIND/NAME; kinds are {", ".join(KINDS)}.')
+    kind = known[kind.lower()]
+    with Client(connection()) as client:
+        item = client.get(KINDS[kind].format(namespace) + name)
+        if item is None:
+            raise ValueError(f"{kind} {name}: not in namespace {namespace}; look at its name, or set -n.")
+        around = client.get(f"/api/v1/namespaces/{namespace}") or {}
+        objects = [{**item, "kind": kind}, {**around, "kind": "Namespace"}]
+        found = found_in(objects, wanted)
+        if detects(config):
+            found = [one._replace(claims=needed(one, client.get)) for one in found]
+        return found
 
 
 def _validate(args: argparse.Namespace) -> int:

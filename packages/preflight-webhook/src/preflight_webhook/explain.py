@@ -1,9 +1,11 @@
-"""`preflight-webhook explain`: what would be decided about a pod, without a cluster."""
+"""`preflight-webhook explain`: what would be decided about a pod, and why."""
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import yaml
@@ -14,80 +16,57 @@ from preflight_proto.names import DCGM_DIAG
 from .admission import decide
 from .config import Config
 from .decision import Decision
+from .inheritance import held_back, loads_code
+from .patch import applied
 from .review import BadReview
+from .workloads import Found, Object
 
-__all__ = ["explain", "pods_in"]
+__all__ = ["explain"]
 
-# Where the pod template of each kind is.
-_TEMPLATES = {
-    "Deployment": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"),
-    "Job": ("spec", "template"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
 _DCGM_SECONDS = {1: 120.0, 2: 900.0, 3: 2700.0, 4: 10800.0}  # what check-dcgm allows where nothing is set
+_COLOURS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
+_END = "\33[0m"
 
 
-def pods_in(text: str, where: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(what it is, namespace, pod) for each pod or pod template in the YAML or JSON documents of ``text``.
-
-    Raises :class:`ValueError` with one sentence when there is none, or when it is no YAML.
-    """
+def explain(found: Found, config: Config, form: str, *, coloured: bool = False) -> str:
+    """The decision about one pod as text, JSON or YAML. Raises :class:`ValueError` when the pod cannot be read."""
     try:
-        documents = [d for d in yaml.safe_load_all(text) if isinstance(d, dict)]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1}" if mark else ""
-        raise ValueError(
-            f"{where}:{place} is not YAML ({getattr(error, 'problem', None) or error}); mend it there."
-        ) from None
-    objects = [item for d in documents for item in (d.get("items", []) if d.get("kind") == "List" else [d])]
-    found = 0
-    for item in objects:
-        pod = _pod_of(item)
-        if pod is not None:
-            found += 1
-            metadata = item.get("metadata") or {}
-            yield f"{item.get('kind')} {metadata.get('name', '(no name)')}", metadata.get("namespace") or "default", pod
-    if not found:
-        kinds = ", ".join(sorted({str(item.get("kind")) for item in objects})) or "nothing"
-        raise ValueError(f"{where}: no pod in it (found {kinds}); give a Pod or one of {', '.join(_TEMPLATES)}.")
-
-
-def _pod_of(item: dict[str, Any]) -> dict[str, Any] | None:
-    if item.get("kind") == "Pod":
-        return item
-    path = _TEMPLATES.get(str(item.get("kind")))
-    for key in path or ():
-        item = item.get(key) or {}
-    return (
-        {"apiVersion": "v1", "kind": "Pod", "metadata": item.get("metadata") or {}, "spec": item.get("spec")}
-        if path
-        else None
-    )
-
-
-def explain(what: str, namespace: str, pod: dict[str, Any], config: Config, form: str) -> str:
-    """The decision about one pod of ``namespace`` as text or JSON. Raises :class:`ValueError` when the pod cannot be read."""
-    try:
-        decision = decide(json.dumps(pod).encode(), namespace, config)
+        body = json.dumps(found.pod).encode()
+        decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
     except BadReview as error:
-        raise ValueError(f"{what}: {error}.") from None
+        raise ValueError(f"{found.what}: {error}.") from None
     delay = sum(_seconds(name, config) for name in decision.checks)
-    if form == "json":
-        fields = {
-            name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "warnings", "patch")
-        }
-        fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
-        fields["gang"] = to_builtins(decision.stamp)
-        return json.dumps({"object": what, **fields, "worst_case_start_delay_seconds": delay}, indent=2)
-    return "\n".join(_lines(what, decision, delay))
+    warnings = [*decision.warnings, *_code(found.pod, decision, config)]
+    if form == "text":
+        return "\n".join(_lines(found, decision, delay, warnings, coloured=coloured))
+    fields: dict[str, Any] = {
+        name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "patch")
+    }
+    fields["warnings"] = warnings
+    fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
+    fields["gang"] = to_builtins(decision.stamp)
+    told = {"object": found.what, **fields, "worst_case_start_delay_seconds": delay}
+    return json.dumps(told, indent=2) if form == "json" else _yaml(told)
 
 
-def _lines(what: str, decision: Decision, delay: float) -> Iterator[str]:
-    yield f"{what}: {decision.result}"
+def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
+    """Names that load code: those that reach a check, and those that a pattern alone does not bring there."""
+    for operation in decision.patch:
+        value = operation.get("value")
+        for container in value if isinstance(value, list) else [value]:
+            if not (isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")):
+                continue
+            for entry in container.get("env") or ():
+                if loads_code(entry["name"]):
+                    yield f"{entry['name']} makes {container.get('name')} load code of the workload"
+    spec = pod.get("spec")
+    for container in (spec.get("containers") if isinstance(spec, dict) else None) or ():
+        for name in held_back([str(e.get("name")) for e in container.get("env") or ()], config):
+            yield f"{name} is not passed on to the checks, as it loads code; list the very name in ncclEnvPatterns to have it"
+
+
+def _lines(found: Found, decision: Decision, delay: float, warnings: list[str], *, coloured: bool) -> Iterator[str]:
+    yield f"{found.what}: {decision.result}"
     yield f"  why: {decision.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"
@@ -99,12 +78,26 @@ def _lines(what: str, decision: Decision, delay: float) -> Iterator[str]:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
     if decision.checks:
         yield f"  worst-case start delay: {format_duration(delay)} if every check uses up its time"
-    for warning in decision.warnings:
+    for warning in warnings:
         yield f"  warning: {warning}"
     yield f"  patch: {len(decision.patch)} operation(s)"
-    for operation in decision.patch:
-        value = json.dumps(operation["value"], indent=2).replace("\n", "\n      ") if "value" in operation else ""
-        yield f"    {operation['op']} {operation['path']}" + (f"\n      {value}" if value else "")
+    if decision.patch:
+        yield from _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
+
+
+def _diff(before: Object, after: Object, *, coloured: bool) -> Iterator[str]:
+    old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:  # without its two lines of file names
+        colour = _COLOURS.get(line[:1], "") if coloured else ""
+        yield f"    {colour}{line}{_END if colour else ''}"
+
+
+def _yaml(value: Any) -> str:
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True  # what stands twice is written twice
+
+    return yaml.dump(value, Dumper=Plain, sort_keys=False, width=1000).rstrip()
 
 
 def _seconds(name: str, config: Config) -> float:

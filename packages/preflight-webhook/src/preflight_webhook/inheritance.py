@@ -18,7 +18,7 @@ from preflight_proto import names
 from .config import CheckConfig, Config
 from .review import decode_entries, decode_security
 
-__all__ = ["Inherited", "Legacy", "Settings", "inheriting", "legacies"]
+__all__ = ["Inherited", "Legacy", "Settings", "held_back", "inheriting", "legacies", "loads_code"]
 
 TOPOLOGY: Final = "NCCL_TOPO_FILE"
 _NEVER: Final = (
@@ -162,7 +162,8 @@ def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tupl
 
 def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -> Iterator[dict[str, Any]]:
     """The variables of one container that may be inherited, in their order; of two with one name the last counts."""
-    last = {str(entry.get("name")): entry for entry in decode_entries(source.settings.env)}
+    entries = decode_entries(source.settings.env)
+    last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
     taken: set[str] = set()
     for name, entry in last.items():
         if not _allowed(name, patterns):
@@ -181,9 +182,26 @@ def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -
 def _allowed(name: str, patterns: tuple[str, ...]) -> bool:
     if name in _OUR_VARIABLES or any(fnmatchcase(name, never) for never in _NEVER):
         return False
-    if any(fnmatchcase(name, one) for one in _LOADS_CODE):
+    if loads_code(name):
         return name in patterns
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def loads_code(name: str) -> bool:
+    """Whether the variable ``name`` makes a program load code, or read further variables."""
+    return any(fnmatchcase(name, one) for one in _LOADS_CODE)
+
+
+def held_back(variables: list[str], config: Config) -> list[str]:
+    """Those of ``variables`` that a check would inherit by pattern if they did not load code."""
+    patterns = {pattern for check in config.checks for pattern in _patterns(check, config)[0]}
+    return sorted(
+        {
+            name
+            for name in variables
+            if loads_code(name) and name not in patterns and any(fnmatchcase(name, pattern) for pattern in patterns)
+        }
+    )
 
 
 def _references(value: str) -> set[str]:

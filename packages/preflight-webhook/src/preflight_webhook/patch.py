@@ -7,7 +7,7 @@ from typing import Any
 
 from .injection import Injection
 
-__all__ = ["fresh", "rebuilt"]
+__all__ = ["applied", "fresh", "rebuilt"]
 
 Operation = dict[str, Any]
 
@@ -63,6 +63,22 @@ def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation
         else:
             patch.append({"op": "replace", "path": path, "value": new if new is not None else []})
     return patch
+
+
+def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
+    """``pod``, changed in place by a patch that was made for it here."""
+    for operation in patch:
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        there: Any = pod
+        for part in way:
+            there = there[int(part)] if isinstance(there, list) else there.setdefault(part, {})
+        if operation["op"] == "remove":
+            del there[last]
+        elif isinstance(there, list):
+            there.insert(len(there) if last == "-" else int(last), operation["value"])
+        else:
+            there[last] = operation["value"]
+    return pod
 
 
 def _add(path: str, value: Any) -> Operation:

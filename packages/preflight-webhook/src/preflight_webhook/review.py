@@ -18,6 +18,7 @@ __all__ = [
     "decode_resources",
     "decode_review",
     "decode_security",
+    "decode_whole",
     "encode_answer",
     "encode_patch",
 ]
@@ -31,6 +32,7 @@ _resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resour
 _mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
 _security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(SecurityContext | None)
 _entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(list[dict[str, Any]] | None)
+_whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,6 +62,12 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         return _pod.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadReview(f"request.object is no pod ({error})") from None
+
+
+def decode_whole(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """A pod with everything in it. Raises :class:`BadReview`."""
+    whole: dict[str, Any] = _part(_whole, bytes(raw), "the pod")
+    return whole
 
 
 def encode_patch(patch: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on answering after SIGTERM."""
+    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on answering after SIGTERM;
+    ``patience``: seconds after which a client that does not go on with its request is cut off, at the latest twice that."""
 
     config: Path
     cert_dir: Path
@@ -45,6 +46,32 @@ class Options:
     plain_port: int = 8080
     host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
     linger: float = 10.0
+    patience: float = 10.0
+
+
+class Stalled:
+    """Finds connections whose client has begun nothing, or begun a request and not gone on, at two looks in a row.
+
+    uvicorn has a time for connections that were of use, and none for these. A look now and then costs a request nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, Any] = {}
+
+    def look(self, connections: Iterable[Any]) -> list[Any]:
+        """Those to be cut off. ``connections`` are uvicorn's protocols."""
+        waiting = {one: one.cycle for one in connections if self._waits(one)}
+        stalled = [one for one, cycle in waiting.items() if one in self._seen and self._seen[one] is cycle]
+        self._seen = waiting
+        return stalled
+
+    @staticmethod
+    def _waits(connection: Any) -> bool:
+        """Whether more of a request has to come before anything else happens."""
+        cycle = connection.cycle
+        if cycle is None or cycle.response_complete:
+            return connection.timeout_keep_alive_task is None
+        return bool(cycle.more_body)
 
 
 class PortTaken(Exception):
@@ -65,7 +92,7 @@ def serve(options: Options) -> None:
     metrics = Metrics()
     file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir)
     sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
-    uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options.linger))
+    uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -82,7 +109,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    state: State, file: ConfigFile, certificate: Certificate, sockets: list[socket.socket], linger: float
+    state: State, file: ConfigFile, certificate: Certificate, sockets: list[socket.socket], options: Options
 ) -> None:
     common: dict[str, Any] = {
         "log_config": None,
@@ -111,6 +138,13 @@ async def _serve(
             if file.refresh():
                 state.config = file.config  # at once for all that comes; what is being decided ends as it began
 
+    async def cut_off_stalled() -> None:
+        stalled = Stalled()
+        while True:
+            await asyncio.sleep(options.patience)
+            for connection in stalled.look(admission.server_state.connections):
+                connection.transport.close()
+
     async def plain_after_admission() -> None:
         # Stays to answer the probes while admission drains.
         try:
@@ -130,7 +164,7 @@ async def _serve(
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()
-    for number, after in ((signal.SIGTERM, linger), (signal.SIGINT, 0.0)):
+    for number, after in ((signal.SIGTERM, options.linger), (signal.SIGINT, 0.0)):
         loop.add_signal_handler(number, stop, number.name, after)
     admission_task = asyncio.create_task(admission.serve(sockets=sockets[:1]))
     tasks = [
@@ -138,7 +172,7 @@ async def _serve(
         asyncio.create_task(plain.serve(sockets=sockets[1:])),
         asyncio.create_task(plain_after_admission()),
     ]
-    watcher = asyncio.create_task(watch_files())
+    watchers = [asyncio.create_task(watch_files()), asyncio.create_task(cut_off_stalled())]
     while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
         await asyncio.sleep(0.01)
     state.ready = True
@@ -153,6 +187,7 @@ async def _serve(
     try:
         await asyncio.gather(*tasks)
     finally:
-        watcher.cancel()
+        for watcher in watchers:
+            watcher.cancel()
         await state.lookups.close()
         log.info("stopped")

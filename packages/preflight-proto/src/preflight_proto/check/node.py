@@ -1,0 +1,28 @@
+"""What a container cannot see of its node: the gang controller writes it into the pod, and a volume shows it."""
+
+from __future__ import annotations
+
+import anyio
+
+__all__ = ["instance_type"]
+
+PATIENCE = 5.0
+"""Seconds; it is written within one of the pod's binding, and the volume follows at once."""
+PAUSE = 0.1
+
+
+async def instance_type(path: str, patience: float = PATIENCE) -> str:
+    """The node's instance type in the file ``path``, for which is waited a little; empty where nobody writes it."""
+    with anyio.move_on_after(patience):
+        while True:
+            if found := await _read(path):
+                return found
+            await anyio.sleep(PAUSE)
+    return ""
+
+
+async def _read(path: str) -> str:
+    try:
+        return (await anyio.Path(path).read_text()).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,149 @@
+"""Ten thousand reviews that nobody meant to send: each gets an answer or a clear refusal, and the server goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+from preflight_webhook.app import Admission, State
+from preflight_webhook.claims import Claim, Ref
+from preflight_webhook.config import parse
+
+CONFIG = parse("""
+checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
+skipNcclWithoutNetwork: false
+ncclEnvPatterns: ['*', LD_PRELOAD]
+ncclMountPatterns: ['*']
+podSelection: {enabled: true}
+gpuDetection: {deviceClasses: [gpu.nvidia.com]}
+gangDiscovery: {optIn: [kubeflow, lws, jobset, grove, kueueWorkload, job]}
+checkImagePullSecrets: [ours]
+""")
+REVIEW: dict[str, Any] = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "u",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "dryRun": False,
+        "object": {
+            "metadata": {
+                "name": "p",
+                "labels": {"app.kubernetes.io/gang-id": "g", "app.kubernetes.io/gang-size": "2", "a/b": "c"},
+                "annotations": {"nvsentinel.nvidia.com/preflight-checks": "nccl-loopback"},
+                "ownerReferences": [{"kind": "Job", "uid": "1", "controller": True}],
+            },
+            "spec": {
+                "schedulingGroup": {"podGroupName": "g"},
+                "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}],
+                "imagePullSecrets": [{"name": "s"}],
+                "initContainers": [
+                    {"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+                    {"name": "preflight-dcgm-diag", "image": "x"},
+                ],
+                "containers": [
+                    {
+                        "name": "main",
+                        "env": [{"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"}, {"name": "NCCL_A", "value": "$(B)"}],
+                        "volumeMounts": [{"name": "t", "mountPath": "/t"}, {"name": "shm", "mountPath": "/dev/shm"}],
+                        "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi"}},
+                        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                    },
+                    {"name": "side", "resources": {"claims": [{"name": "c"}]}},
+                ],
+                "volumes": [{"name": "t", "emptyDir": {}}, {"name": "preflight-tmp", "emptyDir": {}}],
+            },
+        },
+    },
+}
+ODD: list[Any] = [
+    None, True, 0, -1, 1e308, "", "x", "preflight-x", "\u0000", "é" * 300, "1e999", "9" * 400, "-1", "1Ki", [], {}, [None],
+    [{}], {"a": None}, [[[]]], {"name": 5}, "../..", "$(A)$(", "*[", "preflight.nvsentinel.nvidia.com/gang", 2**70,
+]  # fmt: skip
+
+
+class NoApiServer:
+    async def claims(self, _: str, refs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
+        await asyncio.sleep(0)
+        return dict.fromkeys(refs)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def mutated(chance: random.Random) -> bytes:
+    """A review with some of its values replaced, removed, doubled or moved, or some of its bytes."""
+    review = copy.deepcopy(REVIEW)
+    everywhere = [place for place in places(review) if len(place) > 2 or chance.random() < 0.05]
+    for _ in range(chance.randint(1, 3)):
+        *way, last = chance.choice(everywhere)
+        there: Any = review
+        try:
+            for key in way:
+                there = there[key]
+            match chance.randint(0, 4):
+                case 0:
+                    del there[last]
+                case 1 if isinstance(there, list):
+                    there.append(there[last])
+                case 2 if isinstance(there, dict):
+                    there[chance.choice(["name", "preflight.nvsentinel.nvidia.com/x", "value"])] = there[last]
+                case _:
+                    there[last] = copy.deepcopy(chance.choice(ODD))
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took it away
+    body = bytearray(json.dumps(review).encode())
+    if chance.random() < 0.3:
+        for _ in range(chance.randint(1, 5)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+    if chance.random() < 0.05:
+        del body[chance.randrange(len(body)) :]
+    return bytes(body)
+
+
+async def posted(app: Admission, body: bytes, path: str) -> tuple[int, bytes]:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        await asyncio.sleep(0)
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await app({"type": "http", "path": path, "method": "POST", "headers": headers}, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_thousand_strange_reviews_are_answered_or_refused(seed: int) -> None:
+    chance, state = random.Random(seed), State(CONFIG)
+    state.lookups = NoApiServer()  # type: ignore[assignment]
+
+    async def story() -> set[int]:
+        app, seen = Admission(state), set()
+        for number in range(2000):
+            body = mutated(chance)
+            path = "/mutate-pod/confined" if number % 10 == 0 else "/mutate-pod"
+            status, answer = await posted(app, body, path)
+            assert status in {200, 400}, (body, answer)
+            if status == 200:
+                assert json.loads(answer)["response"]["allowed"] in {True, False}
+            seen.add(status)
+        return seen
+
+    assert asyncio.run(story()) == {200, 400}
