@@ -235,7 +235,7 @@ def test_topology_files_by_instance_type_reach_the_check() -> None:
             "path": "instance-type",
             "fieldRef": {
                 "apiVersion": "v1",
-                "fieldPath": "metadata.annotations['preflight.nvsentinel.nvidia.com/instance-type']",
+                "fieldPath": "metadata.annotations['preflight.nvsentinel.nvidia.com/node-instance-type']",
             },
         }
     ]
