@@ -48,6 +48,13 @@ def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> 
     }
 
 
+def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
+    rights = verbs(only(made(), "ClusterRole"))
+    assert rights["", "pods"] == {"list", "watch", "patch"}
+    assert rights["", "nodes"] == {"list", "watch"}
+    assert rights["", "namespaces"] == {"list"}
+
+
 def test_no_right_is_given_by_pattern() -> None:
     for kind in ("ClusterRole", "Role"):
         for rule in only(made(), kind)["rules"]:
@@ -82,6 +89,12 @@ def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     assert all(right == READ for right in rights)
 
 
+def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
+    """The controller looks through all of them for the one that a pod belongs to."""
+    kinds = {resource for group, resource in verbs(only(made(), "ClusterRole")) if group == "kubeflow.org"}
+    assert kinds == {f"{kind}jobs" for kind in ("pytorch", "mpi", "tf", "xgboost", "paddle", "jax")}
+
+
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
     ours = {"name": "ours", "group": "example.com", "resource": "teams", "kind": "Team", "size": "spec.size"}
     assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == READ
@@ -102,9 +115,13 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
     chosen = made(checks=["dcgm-diag", "ours"], topologyLabels=["example.com/rack"])
     config = yaml.safe_load(only(chosen, "ConfigMap")["data"]["config.yaml"])
     assert config == {
+        "auditInterval": "5m",
         "checks": ["dcgm-diag", "ours"],
+        "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease"],
+        "gpuResourceNames": ["nvidia.com/gpu"],
         "leaseDuration": "15s",
         "logLevel": "info",
+        "namespaces": [],
         "sources": [],
         "topologyLabels": ["example.com/rack"],
         "writes": 32,

@@ -18,7 +18,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Keys of the values that are the controller's configuration; every other key says how it is deployed. */}}
 {{- define "preflight-gang.config" -}}
-{{- pick .Values "checks" "leaseDuration" "logLevel" "sources" "topologyLabels" "writes" | toYaml -}}
+{{- pick .Values "auditInterval" "checks" "excludeNamespaces" "gpuResourceNames" "leaseDuration" "logLevel" "namespaces" "sources" "topologyLabels" "writes" | toYaml -}}
 {{- end }}
 
 {{/* The controller as the API server knows it. */}}

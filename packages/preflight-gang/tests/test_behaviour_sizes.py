@@ -61,6 +61,22 @@ async def test_a_gang_waits_for_its_pod_group_and_says_so(cluster: Cluster, lead
     await cluster.answered("sealed", "pod-0", "pod-1")
 
 
+async def test_the_record_belongs_to_the_object_that_knows_the_size(cluster: Cluster, leading: Leading) -> None:
+    await create_pod_group(cluster, GANG_OF_TWO)
+    await members(cluster)
+    await cluster.answered("sealed", "pod-0", "pod-1")
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups/train"
+    group: dict[str, Any] = await cluster.client.get(path, dict)
+    (reference,) = (await cluster.config_map("train"))["metadata"]["ownerReferences"]
+    assert reference == {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "name": "train",
+        "uid": group["metadata"]["uid"],
+        "blockOwnerDeletion": False,
+    }
+
+
 async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(cluster: Cluster, leading: Leading) -> None:
     await create_pod_group(cluster, {"basic": {}})
     await members(cluster)

@@ -52,3 +52,14 @@ def test_all_problems_are_told_at_once() -> None:
 def test_a_topology_label_is_a_labels_name(labels: str) -> None:
     (problem,) = problems(f"topologyLabels: {labels}")
     assert problem.startswith("topologyLabels[0]: ")
+
+
+@pytest.mark.parametrize("interval", ["1s", "-5m", "often"])
+def test_an_audit_that_would_never_rest_is_refused(interval: str) -> None:
+    (problem,) = problems(f"auditInterval: {interval}")
+    assert problem.startswith("auditInterval: ")
+
+
+@pytest.mark.parametrize("none", ["0", "'0'", "0s"])
+def test_no_audit_is_a_choice(none: str) -> None:
+    assert parse(f"auditInterval: {none}").audit_seconds == 0

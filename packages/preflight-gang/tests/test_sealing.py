@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from gangs import a_member, checking, failed, gang, passed, record, sealed_roster, waiting
 from preflight_gang.sealing import decide
 
@@ -26,7 +27,6 @@ def test_who_waits_is_told_who_is_missing_and_why() -> None:
 def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
     stuck = a_member("pod-1", node="")
     condition = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}]
-    import msgspec
     from gangs import pod_json
     from preflight_gang.membership import key_of, member
     from preflight_gang.objects import Pod
@@ -204,3 +204,13 @@ def test_a_pod_that_failed_and_is_over_is_named_as_what_it_is() -> None:
         "pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",
         "1 of 3 members: no such pod yet",
     )
+
+
+def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
+    told = failed("pod-1", "10.0.0.2", own=True)
+    assert told.failure is not None
+    told = msgspec.structs.replace(told, failure=msgspec.structs.replace(told.failure, code="PEER_FAILED"))
+    again = waiting("pod-2", "10.0.0.3", restarts=1)
+    seats = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3"))
+    decision = decide(gang(waiting("pod-0", "10.0.0.1"), told, again, size=3, record=seats))
+    assert decision.answers["uid-pod-0"].reason == "pod-2 was restarted"

@@ -41,10 +41,15 @@ Label = Annotated[
     str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
 ]
 
+Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Group = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$", max_length=253)
 ]
 Resource = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9]*$", max_length=63)]
+
+
+LEAST_AUDIT: Final = 10.0
+"""Seconds; each audit reads the pods of all opted-in namespaces."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -64,14 +69,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
     ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``topologyLabels``
     are those of a node that its pods are told. ``sources`` are more objects that know the size of gangs.
+
+    Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames`` without being checked, in namespaces that are
+    labelled or among ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
     """
 
+    audit_interval: Annotated[str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
+    exclude_namespaces: tuple[Namespace, ...] = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
+    gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
+    namespaces: tuple[Namespace, ...] = ()
     sources: Annotated[tuple[Source, ...], Meta(max_length=32)] = ()
     topology_labels: Annotated[tuple[Label, ...], Meta(max_length=64)] = TOPOLOGY_LABELS
+
+    @property
+    def audit_seconds(self) -> float:
+        """0: no audit."""
+        return parse_duration(str(self.audit_interval))
 
     @property
     def lease_seconds(self) -> float:
@@ -141,6 +158,13 @@ def _meaning(config: Config) -> list[str]:
             problems.append(f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.')
     except ValueError as error:
         problems.append(f"leaseDuration: {error}.")
+    try:
+        if config.audit_seconds and config.audit_seconds < LEAST_AUDIT:
+            problems.append(
+                f'auditInterval: "{config.audit_interval}" is less than {LEAST_AUDIT:.0f} s; set e.g. 5m, or 0 for no audit.'
+            )
+    except ValueError as error:
+        problems.append(f"auditInterval: {error}.")
     for i, source in enumerate(config.sources):
         try:
             expression.parse(source.size)

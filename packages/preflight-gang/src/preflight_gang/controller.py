@@ -16,6 +16,7 @@ from preflight_proto import names
 from preflight_proto.roster import decode_roster
 from preflight_proto.stamp import ContractError, configmap_name
 
+from .audit import Audit
 from .config import Config, sources_of
 from .kube.client import Client
 from .kube.lease import Leadership
@@ -55,10 +56,12 @@ class Controller:
         self._members: dict[Key, dict[str, Member]] = {}
         self._key_by_uid: dict[str, Key] = {}
         self._config_maps: dict[tuple[str, str], ConfigMap] = {}
+        self._host_ports = anyio.Lock()
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
         self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
         self.reports = Reports(client, config, metrics)
+        self._audit = Audit(client, config, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
@@ -173,6 +176,7 @@ class Controller:
             for _ in range(SETTLERS):
                 group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
             group.start_soon(self.reports.lead, writer)
+            group.start_soon(self._audit.lead)
 
     def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:
         """All that is known of a gang now; None when it has no member left."""
@@ -182,6 +186,7 @@ class Controller:
         namespace, raw = key
         name = configmap_name(namespace, raw)
         everyone = tuple(sorted(members.values(), key=lambda m: (m.name, m.uid)))
+        named = object_of(everyone)
         return Gang(
             namespace=namespace,
             id=raw,
@@ -189,6 +194,7 @@ class Controller:
             members=everyone,
             sized=size(namespace, raw, everyone, self._objects.find, self._sources),
             record=record_in(self._config_maps.get((namespace, name))),
+            owner=self._objects.reference(named[0], namespace, named[1]) if named is not None else None,
             obstacle=obstacle(obstructed_by),
         )
 
@@ -213,7 +219,14 @@ class Controller:
     async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang | None:
         """The gang as it is after the attempt to seal it; None when it must be looked at again first."""
         place = (gang.namespace, gang.config_map)
-        written = await writer.commit(gang, chosen, self._config_maps.get(place))
+        if any(one.host_network for one in chosen):
+            async with self._host_ports:  # one after the other: the next one sees what this one has taken
+                taken = self._taken({one.node for one in chosen})
+                written = await writer.commit(gang, chosen, self._config_maps.get(place), taken)
+                if written is not None:
+                    self._keep(written)
+        else:
+            written = await writer.commit(gang, chosen, self._config_maps.get(place))
         if written is not None:
             self._keep(written)
             self._sealed(key)
@@ -227,6 +240,11 @@ class Controller:
         else:
             self._keep(found)
         return None
+
+    def _taken(self, nodes: set[str]) -> set[int]:
+        """The ports on these nodes that gangs have been given, the asking one's last ones among them."""
+        records = (record_in(found) for found in self._config_maps.values())
+        return {r.master_port for r in records if r is not None and any(seat.node in nodes for seat in r.seats)}
 
     def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
         """Leave out the waits whose turn it is not; after how many seconds it is.

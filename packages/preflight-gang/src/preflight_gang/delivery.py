@@ -6,7 +6,7 @@ Pure. The token and the ports are part of the record, so whoever leads when it i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +24,8 @@ PORT: Final = 29500
 """torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next one."""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
-"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range."""
+"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range. It is
+looked for from where a hash says, so that those who are looking at the same time seldom want the same."""
 
 _MAX_OWNERS: Final = 16
 _RECORD: Final = "members"
@@ -40,13 +41,15 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Seat, ...]
 
 
-def seal(gang: Gang, chosen: Sequence[Member], token: str) -> Record:
-    """The next generation of ``gang``, ranks in the order of ``chosen``."""
+def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int] = ()) -> Record:
+    """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports but those ``taken``."""
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
         digest = hashlib.sha256(f"{gang.namespace}\0{gang.id}\0{generation}".encode()).digest()
-        port = _HOST_PORTS[int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)]
+        first = int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)
+        pairs = [*_HOST_PORTS[first:], *_HOST_PORTS[:first]]
+        port = next((one for one in pairs if one not in taken), pairs[0])
     return Record(
         generation=generation,
         seats=tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen),
@@ -66,7 +69,7 @@ def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, A
         "namespace": gang.namespace,
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         "annotations": {names.PREFIX + "gang-id": gang.id},
-        "ownerReferences": _owners(gang.members, {seat.uid for seat in record.seats}),
+        "ownerReferences": _owners(gang, {seat.uid for seat in record.seats}),
     }
     if resource_version:
         metadata["resourceVersion"] = resource_version
@@ -152,11 +155,11 @@ def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -
     )
 
 
-def _owners(members: Sequence[Member], sealed: set[str]) -> list[Mapping[str, Any]]:
-    """Whose end ends the ConfigMap: the members' common controller, else some of the members themselves."""
-    here = [m for m in members if m.uid in sealed]
+def _owners(gang: Gang, sealed: set[str]) -> list[Mapping[str, Any]]:
+    """Whose end ends the ConfigMap: the object that knows the size, else the members' common controller, else some of them."""
+    here = [m for m in gang.members if m.uid in sealed]
     owners = {m.owner for m in here}
-    owner = owners.pop() if len(owners) == 1 else None
+    owner = gang.owner or (owners.pop() if len(owners) == 1 else None)
     references = [owner] if owner is not None else [_pod_reference(m) for m in here[:_MAX_OWNERS]]
     return [
         {"apiVersion": o.api_version, "kind": o.kind, "name": o.name, "uid": o.uid, "blockOwnerDeletion": False}

@@ -16,6 +16,7 @@ import msgspec
 
 from .kube.client import Client, KubeError
 from .kube.reflector import Change, Reflector
+from .objects import OwnerReference
 from .sizes import Kind, Known
 from .sources import Sources
 
@@ -37,6 +38,7 @@ class Objects:
         self._client, self._changed, self._sources = client, changed, sources
         self._found: dict[tuple[Kind, str, str], Known] = {}
         self._state: dict[Kind, str] = {}
+        self._version: dict[Kind, str] = {}
         self._group: anyio.abc.TaskGroup | None = None
 
     def find(self, source: str, namespace: str, name: str) -> Known | str:
@@ -52,6 +54,15 @@ class Objects:
             troubles.append(self._state[kind])
         return "does not exist yet" if "" in troubles else troubles[0]
 
+    def reference(self, source: str, namespace: str, name: str) -> OwnerReference | None:
+        """The object as an owner, where it is known."""
+        for kind in self._sources.get(source, ()):
+            if (found := self._found.get((kind, namespace, name))) is not None:
+                return OwnerReference(
+                    api_version=self._version[kind], kind=kind.kind, name=name, uid=found.metadata.uid
+                )
+        return None
+
     async def run(self) -> None:
         """Keep them current until cancelled."""
         async with anyio.create_task_group() as group:
@@ -62,6 +73,7 @@ class Objects:
 
     async def _mirror(self, kind: Kind) -> None:
         path = await self._discover(kind)
+        self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
 
         def on_change(change: Change[Known]) -> None:
             about = change.object.metadata

@@ -49,6 +49,15 @@ class Metrics:
         self.config_errors = Counter(
             "preflight_config_errors", "What could not be read, by kind.", ["error"], registry=self.registry
         )
+        self.unchecked = Gauge(
+            "preflight_unchecked_pods",
+            "GPU pods of opted-in namespaces that carry no checks, by what may be the reason.",
+            ["namespace", "reason"],
+            registry=self.registry,
+        )
+        self.audited = Gauge(
+            "preflight_audit_timestamp_seconds", "When unchecked pods were last counted.", registry=self.registry
+        )
         self.leader = Gauge("preflight_gang_leader", "1 on the replica that leads.", registry=self.registry)
         self.gangs = Gauge("preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry)
         self.writes = Counter(

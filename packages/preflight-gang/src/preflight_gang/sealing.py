@@ -10,11 +10,13 @@ earlier life therefore ignores everything about N.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from preflight_proto.roster import Answer as Word
 
 from .membership import Failure, Member, Stage
+from .objects import OwnerReference
 from .sizing import Sized
 
 __all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
@@ -41,7 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a gang at one moment. ``obstacle``: why nothing can be committed for it, if so."""
+    """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
+    nothing can be committed for it, if so."""
 
     namespace: str
     id: str
@@ -49,6 +52,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
     sized: Sized
     record: Record | None = None
+    owner: OwnerReference | None = None
     obstacle: str = ""
 
     @property
@@ -95,6 +99,8 @@ def decide(gang: Gang) -> Decision:
     return Decision(answers=answers | _forming(gang, forming, generation + 1))
 
 
+PEER_FAILED: Final = "PEER_FAILED"
+"""What a member ends with that was told to fail: it passes a cause on and is none."""
 _READY = frozenset({Stage.CHECKING, Stage.WAITING})
 
 
@@ -127,6 +133,8 @@ def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
     if now is None:
         return 4, f"{seat.name} is gone"
     if now.stage is Stage.FAILED and now.failure is not None:
+        if now.failure.code == PEER_FAILED:
+            return 5, _cause(now, now.failure)
         return (1 if now.failure.own else 0), _cause(now, now.failure)
     if now.stage is Stage.GONE:
         return 4, f"{seat.name} is gone: {now.why}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import anyio
@@ -33,12 +33,16 @@ class Writer:
     def __init__(self, client: Client, epoch: int, metrics: Metrics) -> None:
         self._client, self._epoch, self._metrics = client, epoch, metrics
 
-    async def commit(self, gang: Gang, chosen: tuple[Member, ...], at: ConfigMap | None) -> ConfigMap | None:
+    async def commit(
+        self, gang: Gang, chosen: tuple[Member, ...], at: ConfigMap | None, taken: Collection[int] = ()
+    ) -> ConfigMap | None:
         """Seal ``chosen``: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
+
+        ``taken`` are ports of other gangs on its nodes.
 
         None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`.
         """
-        record = seal(gang, chosen, secrets.token_hex(32))
+        record = seal(gang, chosen, secrets.token_hex(32), taken)
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:

@@ -1,0 +1,124 @@
+"""A gang whose size changes, and members that come back at another address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from leading import Leading, settled
+from played import Cluster, container, result_line
+
+pytestmark = pytest.mark.anyio
+
+JOBS = "/apis/batch/v1/namespaces/{}/jobs"
+
+
+async def create_job(cluster: Cluster, pods: int) -> None:
+    """An Indexed Job, which can be resized; nobody makes its pods here."""
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "train", "image": "x"}]}}
+    body: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {"completionMode": "Indexed", "parallelism": pods, "completions": pods, "template": template},
+    }
+    await cluster.client.create(JOBS.format(cluster.namespace), body)
+
+
+async def resize(cluster: Cluster, pods: int) -> None:
+    body = {"spec": {"parallelism": pods, "completions": pods}}
+    await cluster.client.merge_patch(f"{JOBS.format(cluster.namespace)}/train", body)
+
+
+async def member(cluster: Cluster, index: int) -> None:
+    await cluster.admit(f"pod-{index}", source="job", about="train", size=None)
+    await cluster.address(f"pod-{index}", f"10.0.0.{index + 1}")
+
+
+async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(cluster: Cluster, leading: Leading) -> None:
+    await create_job(cluster, 2)
+    await member(cluster, 0)
+    await cluster.test("pod-0")
+    await cluster.answered("wait", "pod-0", missing=("1 of 2 members: no such pod yet",))
+    await resize(cluster, 3)
+    await cluster.answered("wait", "pod-0", missing=("2 of 3 members: no such pod yet",))
+    for i in (1, 2):
+        await member(cluster, i)
+    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
+
+
+async def test_a_gang_that_shrinks_before_it_is_sealed_waits_for_nobody_who_will_not_come(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await create_job(cluster, 3)
+    for i in (0, 1):
+        await member(cluster, i)
+    await cluster.test("pod-0")
+    await cluster.answered("wait", "pod-0", missing=("1 of 3 members: no such pod yet",))
+    await resize(cluster, 2)
+    await cluster.answered("sealed", "pod-0", "pod-1", nnodes=2)
+
+
+async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(cluster: Cluster, leading: Leading) -> None:
+    await create_job(cluster, 2)
+    for i in (0, 1):
+        await member(cluster, i)
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, nnodes=2)
+    await resize(cluster, 3)
+    await member(cluster, 2)
+    (roster,) = await cluster.answered("skip", "pod-2")
+    assert "the 2 members it needs" in roster.reason
+    await settled(cluster, leading)
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, nnodes=2)
+
+
+async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(cluster: Cluster, leading: Leading) -> None:
+    await create_job(cluster, 2)
+    for i in (0, 1):
+        await member(cluster, i)
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    await resize(cluster, 3)
+    await member(cluster, 2)
+    await cluster.answered("skip", "pod-2")
+    await cluster.test("pod-1", restarts=1)  # the first generation is over
+    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=2, nnodes=3)
+
+
+async def test_a_member_that_comes_back_at_another_address_ends_the_generation_with_that_cause(
+    cluster: Cluster, leading: Leading
+) -> None:
+    """Its sandbox was made anew before its gang check began: the restart count says nothing."""
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    await cluster.test("pod-0")
+    await cluster.address("pod-1", "10.0.0.9")
+    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
+    assert roster.reason == "pod-1 has another address"
+    await cluster.test("pod-0", restarts=1)
+    (first, _) = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    assert (await cluster.config_map())["data"]["peers"] == "pod-0:10.0.0.1\npod-1:10.0.0.9\n"
+    assert first.master_addr == "10.0.0.1"
+
+
+async def test_a_check_whose_time_was_over_is_waited_for_when_it_is_started_again(
+    cluster: Cluster, leading: Leading
+) -> None:
+    """GANG_TIMEOUT runs for each member by itself: who has given up ends nobody, and who comes back joins."""
+    await cluster.admit("pod-0", size=3)
+    await cluster.admit("pod-1", size=3, node="node-b")
+    for i in (0, 1):
+        await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
+        await cluster.test(f"pod-{i}")
+    await cluster.answered("wait", "pod-0")
+    said = result_line("nccl-allreduce", "inconclusive", "GANG_TIMEOUT")
+    gave_up = container("nccl-allreduce", "backoff", code=1, message=said)
+    await cluster.report("pod-1", container("dcgm-diag", "ended"), gave_up)
+    await cluster.answered(
+        "wait",
+        "pod-0",
+        missing=("pod-1: failed nccl-allreduce on node-b: GANG_TIMEOUT", "1 of 3 members: no such pod yet"),
+    )
+    await cluster.test("pod-1", restarts=1)
+    await cluster.admit("pod-2", size=3)
+    await cluster.address("pod-2", "10.0.0.3")
+    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=1, nnodes=3)
