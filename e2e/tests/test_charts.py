@@ -226,6 +226,15 @@ def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "update", "patch", "create"}
 
 
+def test_a_client_authority_reaches_the_webhook() -> None:
+    made = render(UMBRELLA, with_values(webhook={"clientCAConfigMap": "theirs"}))
+    pod = only(made, "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "client-ca", "configMap": {"name": "theirs"}} in pod["volumes"]
+    assert "--client-ca=/etc/preflight-webhook/client-ca/ca.crt" in pod["containers"][0]["args"]
+    for one in made:
+        kubernetes_validate.validate(one, KUBERNETES[-1], strict=True)
+
+
 def test_every_pod_is_restricted() -> None:
     made = render(UMBRELLA, ON)
     pods = [

@@ -56,7 +56,7 @@ def test_a_check_behind_the_others_changes_no_cost_either(pod: dict[str, Any]) -
         if all(of(c, "limits", name) for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]):
             assert cost(after, "limits", name) == cost(pod, "limits", name), name
     assert qos(after) == qos(pod)
-    if decision.result == "injected":
+    if "late" in decision.checks:
         assert after["spec"]["initContainers"][-1]["name"] == "preflight-late"
 
 
@@ -150,3 +150,30 @@ def test_or_it_is_checked_without_reports() -> None:
     assert {next(iter(set(v) - {"name"})) for v in after["spec"]["volumes"]} == {"emptyDir"}
     assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in after["spec"]["initContainers"][0]["env"]
     assert "report nothing" in decision.warnings[0]
+
+
+def test_where_sidecars_hold_all_gpus_there_is_nothing_to_test() -> None:
+    made = parse("checks: [{name: early, image: m}, {name: late, image: m, placement: last}]")
+    side = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"limits": {GPU: "2"}}}
+    pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "i"}], "initContainers": [side]}}
+    decision, _ = judged(pod, made)
+    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (["early"], [("late", "no-room")])
+
+
+def test_what_a_check_expects_is_what_it_is_given() -> None:
+    made = parse("checks: [{name: early, image: m}, {name: late, image: m, placement: last}]")
+    side = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"limits": {GPU: "2"}}}
+    _, after = judged(pod_with({GPU: "3"}, initContainers=[side]), made)
+    early, _, late = after["spec"]["initContainers"]
+    for one, count in ((early, "5"), (late, "3")):
+        assert one["resources"]["limits"][GPU] == count
+        assert {"name": "EXPECTED_GPUS", "value": count} in one["env"]
+
+
+def test_nor_more_than_the_largest_container_where_that_is_configured() -> None:
+    made = config("required: true", "gpuCount: max")
+    pod = pod_with({GPU: "3"})
+    pod["spec"]["containers"].append({"name": "two", "image": "i", "resources": {"limits": {GPU: "2"}}})
+    [one] = judged(pod, made)[1]["spec"]["initContainers"]
+    assert one["resources"]["limits"][GPU] == "3"
+    assert {"name": "EXPECTED_GPUS", "value": "3"} in one["env"]

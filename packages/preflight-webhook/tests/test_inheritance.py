@@ -10,6 +10,7 @@ import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_proto.names import INSTANCE_TYPE_ANNOTATION
 from preflight_webhook.admission import decide
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision
@@ -235,7 +236,7 @@ def test_topology_files_by_instance_type_reach_the_check() -> None:
             "path": "instance-type",
             "fieldRef": {
                 "apiVersion": "v1",
-                "fieldPath": "metadata.annotations['preflight.nvsentinel.nvidia.com/node-instance-type']",
+                "fieldPath": f"metadata.annotations['{INSTANCE_TYPE_ANNOTATION}']",
             },
         }
     ]

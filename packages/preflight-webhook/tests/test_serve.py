@@ -295,6 +295,51 @@ def test_bytes_and_requests_in_flight_are_counted(server: Server) -> None:
     assert metric(server, "preflight_webhook_in_flight") == 0
 
 
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Server]:
+    """A server for clients of an authority that stands in client-ca.pem."""
+    authority = trustme.CA()
+    write_certificate(authority, tmp_path)
+    authority.cert_pem.write_to_path(tmp_path / "client-ca.pem")
+    options = ("--port", "0", "--plain-port", "0", "--client-ca", str(tmp_path / "client-ca.pem"))
+    process = start(tmp_path, *options)
+    assert process.stdout is not None
+    port, plain_port = json.loads(process.stdout.readline())["ports"]
+    yield Server(process, port, plain_port, authority, tmp_path)
+    process.kill()
+    process.communicate()
+
+
+def as_client(server: Server, authority: trustme.CA) -> httpx.Response:
+    trust = server.trust
+    authority.issue_cert("api@server").configure_cert(trust)
+    return httpx.post(server.url, content=whole, headers={"content-type": "application/json"}, verify=trust)
+
+
+def test_only_clients_of_the_authority_are_served_where_one_is_set(private: Server) -> None:
+    assert as_client(private, private.authority).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        post(private, whole)
+    with pytest.raises(httpx.TransportError):
+        as_client(private, trustme.CA())
+    assert httpx.get(f"{private.plain}/readyz").status_code == 200  # a probe has no certificate
+
+
+def test_a_new_client_authority_holds_without_a_restart(private: Server) -> None:
+    new = trustme.CA()
+    new.cert_pem.write_to_path(private.folder / "client-ca.pem")
+    end = time.monotonic() + 30
+    while True:
+        try:
+            assert as_client(private, new).status_code == 200
+            break
+        except httpx.TransportError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    with pytest.raises(httpx.TransportError):
+        as_client(private, private.authority)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_cleanly_when_told(server: Server, number: signal.Signals) -> None:
     assert good(server)

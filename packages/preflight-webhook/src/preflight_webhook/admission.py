@@ -16,13 +16,13 @@ from preflight_proto.stamp import Stamp
 
 from . import patch, reserved
 from .claims import Claim, Devices, Ref, detects, ref
-from .claims import devices as claimed
-from .config import Config
-from .decision import Decision
+from .claims import devices as gives_of
+from .config import CheckConfig, Config
+from .decision import Decision, Skip
 from .detection import COMPUTE, Account, Demand, Step, demands, devices, kind, reckon
 from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
-from .injection import Injection, Place, Workload, inject, place
+from .injection import Injection, Place, Workload, has_room, inject, place
 from .objects import ClaimEntry, ClaimUse, Pod
 from .review import BadReview, decode_pod, decode_resources, decode_whole, encode_patch
 from .selection import Refused, Situation, select
@@ -144,7 +144,7 @@ class _Devices(NamedTuple):
     claims: tuple[str, ...]
     gpu_claims: tuple[str, ...]
     network: bool
-    expected: int | None
+    claimed: int | None
     others: frozenset[str]
     has_gpus: bool
 
@@ -165,6 +165,10 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
             return _unchecked(facts, _no_gpu(config))
         situation = Situation(found.network, facts.gang is not None, facts.ordered, found.others)
         checks, skipped = select(config, facts.asked, situation)
+        behind = any(check.placement == "last" for check in checks)
+        last = _place(init, containers, resources, len(init)) if behind else first
+        if not found.gpu_claims:
+            checks, skipped = _with_room(checks, skipped, first, last, found.gpus)
     except Refused as error:
         return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
@@ -177,15 +181,14 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         return _unchecked(facts, told)
     if facts.confined and config.on_pod_security_conflict == "deny":
         return Decision("denied", _CONFINED), None
-    behind = any(check.placement == "last" for check in checks)
-    last = _place(init, containers, resources, len(init)) if behind else first
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
     gets = _who_gets_gpus(facts, init, containers, found) if facts.settings else ()
     legacy = legacies(facts.settings, gets, len(containers), config)
     workload = Workload(
         devices=found.counts,
+        gpus=found.gpus,
         claims=found.claims,
-        expected=found.expected,
+        claimed=found.claimed,
         compute_of=0 if facts.own_resources else len(init) + len(containers),
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=legacy.by_check,
@@ -209,6 +212,18 @@ def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
     """The resources of interest."""
     named = {demand.resource for demands in wanted for demand in demands}
     return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
+
+
+def _with_room(
+    checks: list[CheckConfig], skipped: list[Skip], first: Place, last: Place, gpus: Mapping[str, int]
+) -> tuple[list[CheckConfig], list[Skip]]:
+    """Without the checks for which no GPU is left at their place."""
+    rooms = {"first": has_room(first, gpus), "last": first is last or has_room(last, gpus)}
+    if all(rooms.values()):
+        return checks, skipped
+    why = "sidecars that start before this check hold all GPUs of the pod"
+    without = [Skip(check.name, "no-room", why) for check in checks if not rooms[check.placement]]
+    return [check for check in checks if rooms[check.placement]], [*skipped, *without]
 
 
 _CONFINED: Final = (
@@ -246,7 +261,7 @@ def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _
     counts = devices(accounts, [name for name in accounts if name not in COMPUTE])
     own: dict[str, int] = {}
     others: set[str] = set()
-    gpus: list[int | None] = []
+    claimed: int | None = 0
     network = False
     claims, gpu_claims = [], []
     for name, count in counts.items():
@@ -254,27 +269,26 @@ def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _
             network = True
             continue
         own[name] = count
-        gpus.append(count if what == "gpu" else None)
-        if what != "gpu":
+        if what != "gpu":  # how many devices that makes, nobody knows here
             others.add(what)
+            claimed = None
     for name, shared, claim in facts.claims:
         if claim is None:
             if config.unresolved_claims == "allow":
                 continue
             gives = Devices(gpu=True, network=False, gpus=None)
         else:
-            gives = claimed(claim, config)
+            gives = gives_of(claim, config)
         if gives.gpu:
             gpu_claims.append(name)
-            gpus.append(gives.gpus)
+            claimed = None if claimed is None or gives.gpus is None else claimed + gives.gpus
             if shared and config.gpu_detection.shared_claims == "skip":
                 others.add("shared")
         if gives.gpu or gives.network:
             claims.append(name)
         network = network or gives.network
-    known = [count for count in gpus if count is not None]
-    expected = sum(known) if len(known) == len(gpus) else None
-    return _Devices(counts, own, tuple(claims), tuple(gpu_claims), network, expected, frozenset(others), bool(gpus))
+    has_gpus = bool(own or gpu_claims)
+    return _Devices(counts, own, tuple(claims), tuple(gpu_claims), network, claimed, frozenset(others), has_gpus)
 
 
 def _who_gets_gpus(

@@ -71,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
     serve.add_argument(
+        "--client-ca",
+        type=Path,
+        metavar="FILE",
+        help="serve admission only to clients with a certificate of this authority (PEM); reloaded when it changes",
+    )
+    serve.add_argument(
         "--linger",
         type=_seconds,
         default=10.0,
@@ -133,7 +139,16 @@ def _serve(args: argparse.Namespace) -> int:
     from .tls import CertificateError
 
     logs.set_up(args.log_level)
-    options = Options(args.config, args.cert_dir, args.port, args.plain_port, args.host, args.linger, args.patience)
+    options = Options(
+        args.config,
+        args.cert_dir,
+        args.port,
+        args.plain_port,
+        args.host,
+        linger=args.linger,
+        patience=args.patience,
+        client_ca=args.client_ca,
+    )
     try:
         serve(options)
     except (PortTaken, CertificateError) as error:

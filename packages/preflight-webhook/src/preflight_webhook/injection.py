@@ -10,7 +10,7 @@ has us called again.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -26,7 +26,7 @@ from .inheritance import Inherited
 from .overlay import overlaid
 from .quantities import UNIT, fractional_cpu, parse_quantity, quantity_text
 
-__all__ = ["Injection", "Place", "Workload", "inject", "place"]
+__all__ = ["Injection", "Place", "Workload", "has_room", "inject", "place"]
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
 _SECURITY: Final[dict[str, Any]] = {
@@ -75,16 +75,17 @@ class Place(NamedTuple):
 class Workload(NamedTuple):
     """What the checks take over from the pod.
 
-    ``devices``: extended resources that the scheduler reserves; ``claims``: names of the pod's device claims; ``expected``: how many
-    GPUs that makes, None when it is not known; ``compute_of``: the number of containers from which CPU and memory of the pod come
+    ``devices``: extended resources that the scheduler reserves, ``gpus``: the GPUs among them; ``claims``: names of the pod's device
+    claims, ``claimed``: how many GPUs those give, None when it is not known; ``compute_of``: the number of containers from which CPU and memory of the pod come
     (0: from resources of its own); ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
     ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
     may be mounted.
     """
 
     devices: Mapping[str, int]
+    gpus: Collection[str]
     claims: tuple[str, ...]
-    expected: int | None
+    claimed: int | None
     compute_of: int
     gang_config_map: str | None
     inherited: Mapping[str, Inherited]
@@ -104,7 +105,8 @@ def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: 
         amounts = check.placement, _most(check)
         if amounts not in resources:  # the same for most checks
             resources[amounts] = _resources(config, amounts[1], place.accounts, pod)
-        container = _container(check, config, pod.expected, inherited, pod.ipc_lock, pod.reports)
+        expected = _expected(resources[amounts], pod)
+        container = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports)
         made[check.placement].append({**container, "resources": resources[amounts]})
         if check.nccl:
             nccl, shm = True, shm or _own_shm(check, inherited)
@@ -122,6 +124,11 @@ def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
     return max(
         (i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0
     )
+
+
+def has_room(place: Place, gpus: Mapping[str, int]) -> bool:
+    """Whether any GPU is left at this place: sidecars that start before hold theirs."""
+    return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
 
 
 def _resources(config: Config, most: Most, accounts: Mapping[str, Account], pod: Workload) -> dict[str, Any]:
@@ -143,10 +150,22 @@ def _resources(config: Config, most: Most, accounts: Mapping[str, Account], pod:
                 requests[name] = quantity_text(request)
             if limit > 0:
                 limits[name] = quantity_text(limit)
-    resources: dict[str, Any] = {"requests": requests, "limits": limits} if requests else {"limits": limits}
+    resources: dict[str, Any] = {}  # what is empty does not come back from the API server
+    if requests:
+        resources["requests"] = requests
+    if limits:
+        resources["limits"] = limits
     if pod.claims:
         resources["claims"] = [{"name": name} for name in pod.claims]
     return resources
+
+
+def _expected(resources: Mapping[str, Any], pod: Workload) -> int | None:
+    """How many GPUs a check is given, None when that is not known."""
+    if pod.claimed is None:
+        return None
+    limits = resources.get("limits", {})
+    return pod.claimed + sum([int(limits.get(name, "0")) for name in pod.gpus])
 
 
 @lru_cache(maxsize=256)

@@ -47,6 +47,7 @@ class Options:
     host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
     linger: float = 10.0
     patience: float = 10.0
+    client_ca: Path | None = None
 
 
 class Stalled:
@@ -90,7 +91,7 @@ def serve(options: Options) -> None:
     Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start.
     """
     metrics = Metrics()
-    file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir)
+    file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir, options.client_ca)
     sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
     uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
 

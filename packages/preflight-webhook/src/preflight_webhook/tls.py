@@ -25,11 +25,12 @@ class Certificate:
     """The certificate in ``folder`` (``tls.crt``, ``tls.key``).
 
     ``context`` is what the server listens with; each new connection is given the newest certificate by its SNI callback,
-    which OpenSSL calls whether or not the client names a server.
+    which OpenSSL calls whether or not the client names a server. With ``client_ca`` (PEM) only clients with a certificate of
+    that authority are served.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
+        self.folder, self.client_ca = folder, client_ca
         self._seen = self._stamp()
         self._current = self._load()
         self.context = self._current
@@ -60,7 +61,8 @@ class Certificate:
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         try:
-            return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in (self.folder / CERT, self.folder / KEY))
+            files = [self.folder / CERT, self.folder / KEY, *([self.client_ca] if self.client_ca else [])]
+            return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in files)
         except OSError as error:
             raise CertificateError(
                 f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there"
@@ -76,4 +78,12 @@ class Certificate:
             raise CertificateError(
                 f"{self.folder / CERT} and {KEY} are no matching pair ({error.strerror or error}); write both anew"
             ) from None
+        if self.client_ca is not None:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise CertificateError(
+                    f"{self.client_ca}: no authority's certificate in it ({error.strerror or error}); write one as PEM"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
         return context

@@ -1,0 +1,194 @@
+"""Whatever pod a real API server takes, it takes with our checks in it too, at the same cost and with nothing left to patch."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pods import cost, pods
+from preflight_e2e.apiserver import ApiServer, assets
+from preflight_webhook.admission import decide
+from preflight_webhook.config import parse
+
+CONFIG = """
+checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: late, image: m, placement: last}]
+skipNcclWithoutNetwork: false
+ncclMountPatterns: [/dev/shm, /data*]
+ncclTopology: {instanceTypeMapping: {p5.48xlarge: p5.xml}}
+checkImagePullSecrets: [ours]
+onPodSecurityConflict: report-off
+"""
+LEVEL = "pod-security.kubernetes.io/enforce"
+KINDS = ("bare", "limits", "quota", "baseline", "restricted")
+"""Of namespaces: each stands there twice, once without the webhook."""
+GPU = "requests.nvidia.com/gpu"
+HARD = {"requests.cpu": "1k", "requests.memory": "1Ti", GPU: "1k", "pods": "1k"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    api: httpx.Client
+
+    def create(self, namespace: str, pod: dict[str, Any], *, dry_run: bool = True) -> httpx.Response:
+        query = {"dryRun": "All"} if dry_run else {}
+        return self.api.post(f"/api/v1/namespaces/{namespace}/pods", json=pod, params=query)
+
+    def make(self, namespace: str, plural: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.api.post(f"/api/v1/namespaces/{namespace}/{plural}", json=body)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    def prepare(self) -> None:
+        for kind in KINDS:
+            for checked in (True, False):
+                name = f"{kind}-{'checked' if checked else 'plain'}"
+                labels = {"preflight": str(checked).lower(), LEVEL: kind if kind in KINDS[3:] else "privileged"}
+                body = {"metadata": {"name": name, "labels": labels}}
+                assert self.api.post("/api/v1/namespaces", json=body).is_success
+                if kind == "limits":
+                    limit = {"type": "Container", "default": {"cpu": "2", "memory": "1Gi"}}
+                    limit |= {"defaultRequest": {"cpu": "100m", "memory": "64Mi"}}
+                    self.make(name, "limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
+                if kind == "quota":
+                    quota = self.make(name, "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": HARD}})
+                    # What the quota controller would do, which does not run here.
+                    quota["status"] = {"hard": HARD, "used": dict.fromkeys(HARD, "0")}
+                    path = f"/api/v1/namespaces/{name}/resourcequotas/q/status"
+                    assert self.api.put(path, json=quota).is_success
+
+
+def entry(url: str, bundle: str, *, confined: bool) -> dict[str, Any]:
+    level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
+    mine = {"key": "preflight", "operator": "In", "values": ["true"]}
+    return {
+        "name": f"{'confined' if confined else 'open'}.nvsentinel.nvidia.com",
+        "clientConfig": {"url": url + ("/confined" if confined else ""), "caBundle": bundle},
+        "namespaceSelector": {"matchExpressions": [level, mine]},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if (folder := assets()) is None:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    home, authority = tmp_path_factory.mktemp("webhook"), trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(home / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(home / "tls.crt")
+    (home / "config.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(home / "config.yaml")]
+    command += ["--cert-dir", str(home), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    with (home / "told").open("wb") as out:
+        process = subprocess.Popen(command, stdout=out)
+    try:
+        while not (lines := (home / "told").read_text().splitlines()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        url = f"https://127.0.0.1:{json.loads(lines[0])['ports'][0]}/mutate-pod"
+        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+        with ApiServer(tmp_path_factory.mktemp("apiserver"), folder) as server:
+            headers, trust = (
+                {"Authorization": f"Bearer {server.token}"},
+                ssl.create_default_context(cafile=str(server.ca)),
+            )
+            limits = httpx.Limits(max_connections=64)
+            with httpx.Client(
+                base_url=server.server, headers=headers, verify=trust, timeout=30, trust_env=False, limits=limits
+            ) as api:
+                made = Cluster(api)
+                made.prepare()
+                kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+                entries = [entry(url, bundle, confined=confined) for confined in (False, True)]
+                body = {**kind, "metadata": {"name": "preflight"}, "webhooks": entries}
+                assert api.post(f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations", json=body).is_success
+                end = time.monotonic() + 30
+                while "initContainers" not in made.create("bare-checked", gpu_pod()).json().get("spec", {}):
+                    assert time.monotonic() < end, "the API server does not ask the webhook"
+                yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+def gpu_pod(**metadata: Any) -> dict[str, Any]:
+    amounts = {"nvidia.com/gpu": "8", "cpu": "4", "memory": "1Gi"}
+    main = {"name": "main", "image": "i", "resources": {"limits": amounts}}
+    return {"metadata": {"generateName": "p-", **metadata}, "spec": {"containers": [main]}}
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> dict[str, Any]:
+    """A pod as in the other tests, with variables and mounts that are likely to collide with ours, and restricted."""
+    pod = copy.deepcopy(draw(pods()))
+    pod["metadata"] = {"name": "p", **({"labels": {"a/b": "c"}} if draw(st.booleans()) else {})}
+    complete = draw(st.booleans())  # as a quota wants it
+    names = st.sampled_from(["NCCL_A", "NCCL_TOPO_FILE", "UCX_B", "GATE", "NODE_IP", "PATH", "NCCL_COMM_ID"])
+    values = st.sampled_from(["x", "/data/topo.xml", "$(NCCL_A)"])
+    shm, pull = draw(st.booleans()), draw(st.sampled_from([None, "ours", "theirs"]))
+    for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]:
+        container["env"] = [{"name": n, "value": v} for n, v in draw(st.lists(st.tuples(names, values), max_size=4))]
+        container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        if complete:
+            amounts = container.setdefault("resources", {})
+            for name, value in (("cpu", "100m"), ("memory", "32Mi")):
+                if name not in amounts.get("requests", {}) and name not in amounts.get("limits", {}):
+                    amounts.setdefault("requests", {})[name] = value
+        if shm:
+            mount = {"name": "dev-shm", "mountPath": draw(st.sampled_from(["/dev/shm", "/dev/shm/"]))}
+            container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
+    if shm:
+        volume = {"name": "dev-shm", "emptyDir": {"medium": "Memory"}}
+        pod["spec"]["volumes"] = [*pod["spec"].get("volumes", []), volume]
+    if pull:
+        pod["spec"]["imagePullSecrets"] = [{"name": pull}]
+    pod["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    pod["spec"].pop("schedulingGroup", None)  # alpha: the server under test drops them
+    pod["spec"].pop("workloadRef", None)
+    return pod
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pod=crowded())
+def test_what_is_taken_without_us_is_taken_with_us(cluster: Cluster, kind: str, pod: dict[str, Any]) -> None:
+    plain = cluster.create(f"{kind}-plain", pod)
+    checked = cluster.create(f"{kind}-checked", pod)
+    if plain.status_code != 201:
+        assert checked.status_code != 201
+        return
+    assert checked.status_code == 201, checked.text
+    before, after = plain.json(), checked.json()
+    assert after["status"]["qosClass"] == before["status"]["qosClass"]
+    for name in ("cpu", "memory", "nvidia.com/gpu"):
+        assert cost(after, "requests", name) == cost(before, "requests", name), name
+    again = decide(json.dumps(after).encode(), f"{kind}-checked", parse(CONFIG), confined=kind in KINDS[3:])
+    assert again.patch == []
+
+
+def test_a_thousand_pods_of_sixty_four_writers_are_all_checked(cluster: Cluster) -> None:
+    def write(_: int) -> bool:
+        answer = cluster.create("bare-checked", gpu_pod(), dry_run=False)
+        return answer.status_code == 201 and len(answer.json()["spec"]["initContainers"]) == 3
+
+    with ThreadPoolExecutor(64) as writers:
+        assert all(writers.map(write, range(1000)))
