@@ -34,15 +34,15 @@ def test_gpu_pods_are_injected_where_opted_in_and_nowhere_else(fresh: Installed)
 def test_certificates_survive_an_upgrade_and_reach_a_new_entry(installed: Installed) -> None:
     before = installed.secret()
     installed.release.upgrade(installed.with_values(namespaces=["training"]))
-    until(lambda: len(installed.bundles()) == 2 and installed.published(), "the CA bundle of the new entry")
+    until(lambda: len(installed.bundles()) == 4 and installed.published(), "the CA bundle of the new entry")
     assert installed.secret() == before
 
 
 def test_an_entry_that_an_upgrade_drops_is_gone(fresh: Installed) -> None:
     fresh.release.install(fresh.with_values(namespaces=["training"]))
-    until(lambda: len(fresh.bundles()) == 2 and fresh.published(), "the CA bundles")
+    until(lambda: len(fresh.bundles()) == 4 and fresh.published(), "the CA bundles")
     fresh.release.upgrade(fresh.with_values())
-    assert fresh.bundles() == [fresh.secret()["ca.crt"]]
+    assert fresh.bundles() == [fresh.secret()["ca.crt"]] * 2
 
 
 def test_no_pod_is_refused_or_missed_while_replicas_are_replaced(installed: Installed) -> None:
