@@ -115,6 +115,10 @@ class ApiServer:
         """
         status = self._etcd_call("maintenance/status", {})
         self._etcd_call("kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+        self.restart()
+
+    def restart(self) -> None:
+        """Kill kube-apiserver and start it again; etcd stays."""
         self._kill("kube-apiserver")
         self._start("kube-apiserver")
         self._wait_ready()

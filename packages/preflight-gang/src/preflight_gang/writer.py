@@ -131,11 +131,11 @@ class Writer:
         """Create an Event: True when it is new, False when it was there already, None when it could not be written."""
         try:
             await self._client.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
-        except Conflict:
-            return False
         except NotFound:  # the namespace has gone, and the pod with it
             return False
         except KubeError as error:
+            if isinstance(error, Conflict) and error.reason == "AlreadyExists":
+                return False
             self._count("event", "failed")
             log.warning("an Event could not be written", extra={"about": {"error": str(error)}})
             return None

@@ -19,6 +19,7 @@ import httpx
 import msgspec
 
 from .connection import Connection
+from .door import Door
 from .errors import Conflict, Fenced, Gone, Invalid, KubeError, NotFound, PreconditionFailed
 from .transport import Lines
 
@@ -98,7 +99,8 @@ class Client:
     (seconds) bounds each step of a request: connect, send, and the wait for the next bytes.
 
     Reads are repeated, ``READ_ATTEMPTS`` times in all, when the connection fails or the server answers 429 or 503
-    with Retry-After. Writes never are: whoever writes must look again whether the write is still right.
+    with Retry-After. Writes never are: whoever writes must look again whether the write is still right. But where the
+    server has asked for a pause, nothing is sent before it is over, reads and writes alike.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Client:
         self.requests = Requests()
         self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
         self._slots = anyio.Semaphore(concurrency)
+        self._door = Door()
         self._may_write: Callable[[], bool] | None = None
         self._lines = Lines(target, agent, timeout)
 
@@ -184,6 +187,7 @@ class Client:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
         }
+        await self._door.open()
         self.requests.count["watch"] += 1
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
         http = self._lines.streams
@@ -191,6 +195,7 @@ class Client:
             answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
             if answer.is_error:
                 await answer.aread()
+                self._asked_to_wait(answer)
                 raise _refusal(answer, f"watch {path}")
         except httpx.HTTPError as error:
             raise self._silence(f"watch {path}", error) from error
@@ -236,6 +241,7 @@ class Client:
         for attempt in range(1, READ_ATTEMPTS + 1):
             try:
                 async with self._slots, self._lines.one() as http:
+                    await self._door.open()
                     self.requests.count[verb] += 1
                     answer = await http.get(path, params=params)
             except httpx.HTTPError as error:
@@ -245,7 +251,7 @@ class Client:
             else:
                 if answer.is_success:
                     return answer.content
-                wait = _retry_after(answer)
+                wait = self._asked_to_wait(answer)
                 if attempt == READ_ATTEMPTS or wait is None:
                     raise _refusal(answer, f"{verb} {path}")
                 pause = wait
@@ -257,6 +263,7 @@ class Client:
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
         async with self._slots, self._lines.one() as http:
+            await self._door.open()
             if self._may_write is not None and not self._may_write():
                 raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
             self.requests.count[verb] += 1
@@ -269,7 +276,14 @@ class Client:
                 raise self._silence(f"{verb} {path}", error) from error
         if answer.is_success:
             return answer.content
+        self._asked_to_wait(answer)
         raise _refusal(answer, f"{verb} {path}", json_patch=kind == "application/json-patch+json")
+
+    def _asked_to_wait(self, answer: httpx.Response) -> float | None:
+        """Seconds that the server asks us to wait before the next attempt; until then the door is shut."""
+        if (seconds := _retry_after(answer)) is not None:
+            self._door.shut(seconds)
+        return seconds
 
     def _silence(self, what: str, error: httpx.HTTPError) -> KubeError:
         return KubeError(
