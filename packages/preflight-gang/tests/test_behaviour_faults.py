@@ -48,9 +48,7 @@ class Once:
     [refusal(409, "Conflict"), refusal(500, "InternalError"), refusal(504, "Timeout")],
     ids=["conflict", "internal error", "timeout"],
 )
-async def test_every_write_that_is_refused_once_is_made_once(
-    answer: bytes, cluster: Cluster, leading: Leading
-) -> None:
+async def test_every_write_that_is_refused_once_is_made_once(answer: bytes, cluster: Cluster, leading: Leading) -> None:
     leading.wire.answers = once = Once(answer)
     sick = result_line("dcgm-diag", "passed", "OK")
     await three_members(cluster)
@@ -80,9 +78,7 @@ async def test_a_record_that_somebody_touches_while_it_is_replaced_is_read_again
     assert [one.status for one in leading.wire.writes(cluster.namespace) if one.is_record] == [201, 409, 200]
 
 
-async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(
-    cluster: Cluster, leading: Leading
-) -> None:
+async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(cluster: Cluster, leading: Leading) -> None:
     leading.wire.holds = lambda sent: sent.path.endswith("/pod-1")
     await three_members(cluster)
     await until(lambda: leading.wire.held, "its telling is on the wire")
@@ -134,9 +130,7 @@ async def test_at_most_32_writes_are_under_way(cluster: Cluster, leading: Leadin
     assert leading.wire.most_under_way == 32
 
 
-async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(
-    cluster: Cluster, leading: Leading
-) -> None:
+async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(cluster: Cluster, leading: Leading) -> None:
     leading.wire.answers = once = Once(refusal(429, "TooManyRequests", Retry_After="2"))
     await three_members(cluster)
     await until(lambda: once.refused, "a write is turned away")

@@ -40,10 +40,24 @@ class Writer:
 
         ``taken`` are ports of other gangs on its nodes.
 
-        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`.
+        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`, and :class:`TooLarge`.
         """
         record = seal(gang, chosen, secrets.token_hex(32), taken)
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
+        if (written := await self._record(gang, body, at)) is None:
+            return None
+        about = {"gang": f"{gang.namespace}/{gang.id}", "generation": record.generation, "members": len(chosen)}
+        note = body["data"].get("note")
+        log.info("sealed", extra={"about": about | ({"note": note} if note else {})})
+        return written
+
+    async def note_pass(self, gang: Gang, at: ConfigMap) -> ConfigMap | None:
+        """Write down that the generation has passed; None when somebody else has written first. Raises :class:`KubeError`."""
+        assert gang.record is not None
+        record = msgspec.structs.replace(gang.record, passed=True)
+        return await self._record(gang, config_map(gang, record, at.metadata.resource_version), at)
+
+    async def _record(self, gang: Gang, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
             if at is None:
@@ -54,16 +68,6 @@ class Writer:
             self._count("configmap", "conflict")
             return None
         self._count("configmap", "written")
-        log.info(
-            "sealed",
-            extra={
-                "about": {
-                    "gang": f"{gang.namespace}/{gang.id}",
-                    "generation": record.generation,
-                    "members": len(chosen),
-                }
-            },
-        )
         return msgspec.json.decode(written, type=ConfigMap)
 
     async def read(self, gang: Gang) -> ConfigMap | None:

@@ -31,5 +31,7 @@ class Door:
 
     async def open(self) -> None:
         """Wait until it is open."""
-        while (left := self._shut_until - time.monotonic()) > 0:
+        left = self._shut_until - time.monotonic()
+        while left > 0:
             await anyio.sleep(left * random.uniform(1.0, _SPREAD))  # noqa: S311 - never earlier than asked
+            left = self._shut_until - time.monotonic()  # it may have been shut anew
