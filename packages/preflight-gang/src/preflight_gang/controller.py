@@ -7,7 +7,6 @@ and in one ConfigMap a gang, so whoever leads next goes on from there.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 import anyio
@@ -62,7 +61,9 @@ class Controller:
         self._departed: dict[Key, dict[str, Member]] = {}  # had passed when they went, while it is not written down
         self._too_large: set[Key] = set()  # told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
+        self.gangs: Queue[Key] = Queue(
+            "gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))), client.clock
+        )
         self.reports = Reports(client, config, metrics)
         self._audit = Audit(client, config, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
@@ -140,7 +141,7 @@ class Controller:
         self._members.setdefault(key, {})[uid] = one
         self._key_by_uid[uid] = key
         if one.ip and one.alive:
-            self._paces.setdefault(key, Pace(time.monotonic()))
+            self._paces.setdefault(key, Pace(self._client.clock()))
         self._metrics.gangs.set(len(self._members))
         return key
 
@@ -303,7 +304,7 @@ class Controller:
                 waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
         if not waiting:
             return None
-        now = time.monotonic()
+        now = self._client.clock()
         turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
         for uid in waiting.keys() - set(turn):
             del answers[uid]
@@ -322,7 +323,7 @@ class Controller:
             owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
             workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
             self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
-                time.monotonic() - pace.since
+                self._client.clock() - pace.since
             )
 
 

@@ -18,6 +18,7 @@ import anyio
 import httpx
 import msgspec
 
+from .clock import Clock
 from .connection import Connection
 from .door import Door
 from .errors import Conflict, Fenced, Gone, Invalid, KubeError, NotFound, PreconditionFailed
@@ -96,7 +97,7 @@ class Client:
     """Use as an asynchronous context manager, within one event loop.
 
     ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
-    (seconds) bounds each step of a request: connect, send, and the wait for the next bytes.
+    (seconds) bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for all that is done with it.
 
     Reads are repeated, ``READ_ATTEMPTS`` times in all, when the connection fails or the server answers 429 or 503
     with Retry-After. Writes never are: whoever writes must look again whether the write is still right. But where the
@@ -104,13 +105,20 @@ class Client:
     """
 
     def __init__(
-        self, target: Connection, *, concurrency: int = 32, timeout: float = 30.0, agent: str = "preflight-gang"
+        self,
+        target: Connection,
+        *,
+        concurrency: int = 32,
+        timeout: float = 30.0,
+        agent: str = "preflight-gang",
+        clock: Clock | None = None,
     ) -> None:
         self.target = target
         self.requests = Requests()
         self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
         self._slots = anyio.Semaphore(concurrency)
-        self._door = Door()
+        self.clock = clock or Clock()
+        self._door = Door(self.clock)
         self._may_write: Callable[[], bool] | None = None
         self._lines = Lines(target, agent, timeout)
 
@@ -124,7 +132,7 @@ class Client:
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
-        made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent)
+        made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent, clock=self.clock)
         made.requests = self.requests
         return made
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from typing import Final
 
 import anyio
+
+from .clock import Clock
 
 __all__ = ["Door"]
 
@@ -22,16 +23,16 @@ _SPREAD: Final = 1.5
 class Door:
     """Open until it is :meth:`shut`; copies of a client share it."""
 
-    def __init__(self) -> None:
-        self._shut_until = -math.inf
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._shut_until = clock, -math.inf
 
     def shut(self, seconds: float) -> None:
         """Let nobody through for ``seconds``; a pause that is asked for earlier and ends later stays."""
-        self._shut_until = max(self._shut_until, time.monotonic() + seconds)
+        self._shut_until = max(self._shut_until, self._clock() + seconds)
 
     async def open(self) -> None:
         """Wait until it is open."""
-        left = self._shut_until - time.monotonic()
+        left = self._shut_until - self._clock()
         while left > 0:
             await anyio.sleep(left * random.uniform(1.0, _SPREAD))  # noqa: S311 - never earlier than asked
-            left = self._shut_until - time.monotonic()  # it may have been shut anew
+            left = self._shut_until - self._clock()  # it may have been shut anew
