@@ -69,9 +69,12 @@ class Api:
             {"request": "r", "driver": driver, "pool": "node-a", "device": device, "adminAccess": admin}
             for device in devices
         ]
-        made = {"metadata": {"uid": uid or f"uid-{name}"}, "status": {"allocation": {"devices": {"results": results}}}}
-        self.objects[f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{name}"] = made
-        return SimpleNamespace(namespace="ml", uid=made["metadata"]["uid"], name=name)
+        uid = uid or f"uid-{name}"
+        self.objects[f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{name}"] = {
+            "metadata": {"uid": uid},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+        return SimpleNamespace(namespace="ml", uid=uid, name=name)
 
 
 class Bench:

@@ -165,8 +165,8 @@ def test_nccl_tests_exits_for_wrong_data_as_its_era_does(tmp_path: Path, tests: 
 
 
 def test_nccl_tests_takes_the_gpus_of_claims(tmp_path: Path) -> None:
-    environ = {"NVIDIA_VISIBLE_DEVICES": "", "FAKE_GPU_0": MINE[0], "FAKE_GPU_1": MINE[1]}
-    assert reduce(tmp_path, {}, "-g", "2", **environ).returncode == 0
+    claimed = {"FAKE_GPU_0": MINE[0], "FAKE_GPU_1": MINE[1]}
+    assert reduce(tmp_path, {}, "-g", "2", gpus=0, **claimed).returncode == 0
 
 
 @pytest.mark.parametrize(

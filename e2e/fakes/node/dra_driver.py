@@ -50,7 +50,7 @@ def nic_edits(node, device, ident):
 class Driver:
     """One driver on one node. ``offers(node)``: its devices; ``edits(node, device, id)``: a container's, in CDI's words."""
 
-    def __init__(self, name, node, tell, api, found, offers, edits):  # noqa: PLR0917
+    def __init__(self, name, node, tell, api, found, offers, edits):
         self.name, self.node, self.tell, self.api, self.found = name, node, tell, api, found
         self.offers, self.edits = offers, edits
         self.folder = PLUGINS / name
@@ -65,7 +65,13 @@ class Driver:
             name = f"{self.node.name}-{self.name}"
             now = await asyncio.to_thread(self.found, f"{SLICES}/{name}")
             offered = self.offers(self.node).items()
-            devices = [{"name": device, "attributes": {"id": {"string": ident}}} for device, ident in offered]
+            devices = [
+                {
+                    "name": device,
+                    "attributes": {"id": {"string": ident}, "index": {"int": int(device.rpartition("-")[2])}},
+                }
+                for device, ident in offered
+            ]
             if (now["spec"].get("devices", []) if now else []) == devices:
                 return
             if not devices:

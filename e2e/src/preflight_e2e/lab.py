@@ -267,4 +267,4 @@ class Lab:
             rights.delete_collection_cluster_role_binding,
             classes.delete_collection_device_class,
         ):
-            delete(label_selector="app=fake-node")
+            delete(label_selector=f"app.kubernetes.io/part-of={FAKES}")
