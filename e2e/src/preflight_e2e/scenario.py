@@ -49,6 +49,14 @@ class Interrupt(_Row, frozen=True, kw_only=True):
     when: str
 
 
+class Claim(_Row, frozen=True, kw_only=True):
+    """A device claim of a pod, by the ``template`` that it is made from or the ``claim`` that it names; its own container uses it."""
+
+    name: str
+    template: str = ""
+    claim: str = ""
+
+
 class Pod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
 
@@ -56,12 +64,14 @@ class Pod(_Row, frozen=True, kw_only=True):
     ``interrupt``: what is done to it on its way.
 
     ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
-    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose.
+    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose. ``given``: which its
+    own container must have been given.
     """
 
     name: str
     node: str
     gpus: int = 1
+    claims: tuple[Claim, ...] = ()
     gang: tuple[str, int] | None = None
     within: float | None = None
     interrupt: Interrupt | None = None
@@ -72,6 +82,7 @@ class Pod(_Row, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     clears: tuple[str, ...] = ()
     tests: tuple[int, ...] | None = None
+    given: tuple[int, ...] | None = None
     init_image: str = ""
     merge: dict[str, Any] = {}
 
