@@ -85,6 +85,7 @@ def codegen(session: nox.Session) -> None:
         "packages/preflight-proto/src/preflight_proto/_generated",
         "charts/preflight-injector/values.schema.json",
         "charts/preflight-gang/values.schema.json",
+        "charts/preflight-gang/generated",
         "e2e/matrix/schema.json",
     ]
     session.run("git", "add", "--intent-to-add", *generated, external=True)

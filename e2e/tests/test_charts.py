@@ -24,6 +24,7 @@ OF_THE_CLUSTER = {
     "ValidatingAdmissionPolicyBinding",
     "ClusterRole",
     "ClusterRoleBinding",
+    "CustomResourceDefinition",
 }
 
 

@@ -45,6 +45,7 @@ def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> 
         ("", "pods"): {"patch"},
         ("", "configmaps"): {"create", "update", "delete"},
         ("", "events"): {"create"},
+        ("preflight.nvsentinel.nvidia.com", "preflightconfigs/status"): {"update"},
     }
 
 
@@ -53,6 +54,7 @@ def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
     assert rights["", "pods"] == {"list", "watch", "patch"}
     assert rights["", "nodes"] == {"list", "watch"}
     assert rights["", "namespaces"] == {"list"}
+    assert rights["preflight.nvsentinel.nvidia.com", "preflightconfigs"] == {"list", "watch"}
 
 
 def test_no_right_is_given_by_pattern() -> None:
@@ -61,10 +63,10 @@ def test_no_right_is_given_by_pattern() -> None:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
 
 
-def test_the_controller_reads_no_secrets_and_reaches_no_subresource() -> None:
+def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_kinds_status() -> None:
     resources = {resource for _, resource in verbs(only(made(), "ClusterRole"))}
     assert "secrets" not in resources
-    assert not any("/" in resource for resource in resources)
+    assert [resource for resource in resources if "/" in resource] == ["preflightconfigs/status"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,24 @@ def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_releas
     assert [name for rule in rules for name in rule.get("resourceNames", [])] == ["preflight-gang"]
     assert only(objects, "Lease")["metadata"]["name"] == "preflight-gang"
     assert [rule["verbs"] for rule in rules if "resourceNames" not in rule] == [["create"]]
+
+
+# --- PreflightConfig
+
+
+def test_the_definition_is_what_the_controller_says_and_outlives_the_release() -> None:
+    crd = only(made(), "CustomResourceDefinition")
+    said = yaml.safe_load((GANG / "generated" / "preflightconfigs.yaml").read_text())
+    assert (crd["metadata"]["name"], crd["spec"]) == (said["metadata"]["name"], said["spec"])
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definition_goes_with_the_release_where_that_is_wanted() -> None:
+    assert "annotations" not in only(made(crd={"keep": False}), "CustomResourceDefinition")["metadata"]
+
+
+def test_the_definition_can_be_brought_by_somebody_else() -> None:
+    assert "CustomResourceDefinition" not in {o["kind"] for o in made(crd={"install": False})}
 
 
 # --- pods
@@ -283,6 +303,7 @@ def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_sa
         {"logLevel": "loud"},
         {"replicas": -1},
         {"protection": {"exemptUsers": "admin"}},
+        {"crd": {"install": "yes"}},
         {"protektion": {}},
     ],
 )

@@ -135,6 +135,28 @@ class ApiServer:
             said = answer.read()
         return json.loads(said) if said.startswith(b"{") else said.decode()
 
+    def define(self, crd: Mapping[str, Any]) -> None:
+        """Have a custom resource served, unless it is already."""
+        group, names = crd["spec"]["group"], crd["spec"]["names"]
+        path = f"/apis/{group}/{crd['spec']['versions'][0]['name']}/{names['plural']}"
+        if self._served(path):
+            return
+        self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        end = time.monotonic() + READY_SECONDS
+        while not self._served(path):
+            assert time.monotonic() < end, f"{path} is not served"
+            time.sleep(0.05)
+
+    def _served(self, path: str) -> bool:
+        try:
+            self.call("GET", path)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code not in {404, 429, 503}:  # 429 while its storage is made
+                raise
+            return False
+        return True
+
     def kubeconfig(self, path: Path, token: str | None = None) -> Path:
         """Write a kubeconfig, the administrator's unless there is another ``token``."""
         return write_kubeconfig(path, self.server, ca=self.ca, user={"token": token or self.token})

@@ -1,4 +1,5 @@
-"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events.
+"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events,
+PreflightConfigs into verdicts.
 
 Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that matters: all of it stands in the pods
 and in one ConfigMap a gang, so whoever leads next goes on from there.
@@ -26,6 +27,7 @@ from .membership import Key, Member, Stage, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .pacing import Pace
+from .policies import Policies
 from .reports import Reports
 from .sealing import Answer, Gang, Record, decide
 from .sizes import Kind
@@ -66,6 +68,7 @@ class Controller:
         )
         self.reports = Reports(client, config, metrics)
         self._audit = Audit(client, config, metrics)
+        self._policies = Policies(client, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
@@ -87,7 +90,8 @@ class Controller:
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run, self.reports.mirror):
+            beside = (self._objects.run, self.reports.mirror, self._policies.mirror)
+            for run in (*(r.run for r in self._reflectors), self._records.run, *beside):
                 group.start_soon(run)
 
     @property
@@ -191,6 +195,7 @@ class Controller:
             for _ in range(SETTLERS):
                 group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
             group.start_soon(self.reports.lead, writer)
+            group.start_soon(self._policies.lead, writer)
             group.start_soon(self._audit.lead)
 
     def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:

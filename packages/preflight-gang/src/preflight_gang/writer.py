@@ -146,6 +146,16 @@ class Writer:
         self._count("event", "written")
         return True
 
+    async def status(self, path: str, body: dict[str, Any]) -> bool:
+        """Write an object's status: False when it is another version by now, or gone. Raises :class:`KubeError`."""
+        try:
+            await self._client.replace(f"{path}/status", body)
+        except (Conflict, NotFound):
+            self._count("status", "conflict")
+            return False
+        self._count("status", "written")
+        return True
+
     def _count(self, kind: str, result: str) -> None:
         self._metrics.writes.labels(kind, result).inc()
 
