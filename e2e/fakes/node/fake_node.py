@@ -13,7 +13,8 @@ node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
                        "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
             "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices},
-            "nccl": what `all_reduce_perf` finds; see there}
+            "nccl": what `all_reduce_perf` finds; see there,
+            "network": {"sends_mbit": number} for processes without a network of their own; see net/sitecustomize.py}
 """
 
 import asyncio

@@ -39,6 +39,7 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
         "connector": {"mode": "ok", **changes.get("connector", {})},
         "nccl": _nccl(mine, changes.get("nccl", {})),
         "dra": {**dra, "gpus": [mine[index] for index in dra.get("gpus", [])]},
+        "network": changes.get("network", {}),
     }
 
 

@@ -82,6 +82,12 @@ class PodStory:
             found[one, other] = float(value)
         return found
 
+    @property
+    def edges(self) -> list[str]:
+        """Where this pod led the search for a slow node: the matrix of paths between nodes, as lines of text."""
+        lines = (line for check in self.checks for line in check.log.splitlines())
+        return [line.partition("edges| ")[2] for line in lines if "edges| " in line]
+
     def name_of(self, entity: str) -> str:
         """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself, for nothing the node."""
         mine = uuids(self.node)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, run_main
+from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, node, run_main
 from preflight_proto.roster import Roster
 
-from . import blame, judge, network
+from . import blame, domains, judge, network
 from .control.leader import Leader, Rounds
 from .control.member import Member
 from .control.messages import Hello, Start, Trouble, VerdictMessage
@@ -64,6 +64,7 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         model=equipment.model,
         fabric=run.settings.fabric,
         unusual=unusual,
+        topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers)

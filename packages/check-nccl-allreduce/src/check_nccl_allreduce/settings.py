@@ -68,3 +68,9 @@ class Settings:
         default="",
         help="the network between the nodes, as the table of known hardware calls it; unknown: no floor of the table applies",
     )
+    domain_label: str = setting(
+        "NCCL_ALLREDUCE_DOMAIN_LABEL",
+        text("a node label", "e.g. example.com/rack, one of the gang controller's topologyLabels"),
+        default="",
+        help="the label whose value names the switch that a node is behind; by default the known one that groups most nodes",
+    )
