@@ -79,10 +79,12 @@ def codegen(session: nox.Session) -> None:
     """Generated files are what their generators make (run it to regenerate them)."""
     sync(session, "--all-packages", "--group", "codegen")
     session.run("python", "packages/preflight-proto/codegen.py")
+    session.run("python", "packages/preflight-proto/nccl_topologies.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     generated = [
         "packages/preflight-proto/src/preflight_proto/_generated",
+        "packages/preflight-proto/nccl-topologies",
         "charts/preflight-injector/values.schema.json",
         "charts/preflight-gang/values.schema.json",
         "charts/preflight-gang/generated",

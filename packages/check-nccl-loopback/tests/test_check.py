@@ -175,10 +175,10 @@ def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: P
     (tmp_path / "p5.xml").write_text("<system/>")
     ran = go(
         NODE_INSTANCE_TYPE="p5.48xlarge",
-        NCCL_LOOPBACK_TOPOLOGIES=str(tmp_path),
+        PREFLIGHT_TOPOLOGY_DIR=str(tmp_path),
         PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
     )
-    assert any("topology: p5.xml for p5.48xlarge" in line for line in ran.lines)
+    assert any(f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line for line in ran.lines)
 
 
 def test_the_instance_type_may_stand_in_a_file(go: Go, tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ def test_the_instance_type_may_stand_in_a_file(go: Go, tmp_path: Path) -> None:
     (tmp_path / "instance-type").write_text("p5.48xlarge\n")
     ran = go(
         NODE_INSTANCE_TYPE_PATH=str(tmp_path / "instance-type"),
-        NCCL_LOOPBACK_TOPOLOGIES=str(tmp_path),
+        PREFLIGHT_TOPOLOGY_DIR=str(tmp_path),
         PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
     )
-    assert any("topology: p5.xml for p5.48xlarge" in line for line in ran.lines)
+    assert any(f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line for line in ran.lines)
 
 
 def test_without_fallback_an_instance_type_that_is_not_mapped_is_no_verdict(go: Go) -> None:

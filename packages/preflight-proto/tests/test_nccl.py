@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Action
-from preflight_proto.check.nccl import Kind, choose_topology, classify, environment, unusual_variables
+from preflight_proto.check.nccl import Kind, classify, environment, unusual_variables
 
 INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
 SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
@@ -184,20 +184,3 @@ def test_only_variables_that_can_slow_a_healthy_node_are_unusual() -> None:
     ours = ["NCCL_LOOPBACK_SIZE", "NCCL_ALLREDUCE_THRESHOLD_GBPS", "NCCL_DEBUG", "PATH"]
     assert unusual_variables([*harmless, *ours]) == []
     assert unusual_variables(["NCCL_P2P_DISABLE", "NCCL_ALGO"]) == ["NCCL_ALGO", "NCCL_P2P_DISABLE"]
-
-
-@pytest.mark.parametrize(
-    ("user_file", "instance", "path"),
-    [
-        ("/mine.xml", "p5.48xlarge", "/mine.xml"),
-        ("", "p5.48xlarge", "/topologies/p5.xml"),
-        ("", "other", None),
-        ("", "", None),
-        ("", "lost", None),
-    ],
-)
-def test_the_workload_s_topology_file_comes_before_the_built_in_one(
-    user_file: str, instance: str, path: str | None
-) -> None:
-    mapping = {"p5.48xlarge": "p5.xml", "lost": "not-there.xml"}
-    assert choose_topology(user_file, instance, mapping, {"p5.xml"}, "/topologies").path == path

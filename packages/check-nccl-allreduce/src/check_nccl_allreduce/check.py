@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 import anyio
 from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, node, run_main
+from preflight_proto.check.topology import find_topology
 from preflight_proto.roster import Roster
 
 from . import blame, domains, judge, network
@@ -43,16 +44,31 @@ class Equipment:
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
     environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
+    without = await _add_topology(run, environ)
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
         while True:
-            ended = await _once(run, ranks, tuple(unusual))
+            ended = await _once(run, ranks, tuple(unusual), without)
             if ended is not None:
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> Verdict | None:
-    """Join one generation; None when it ended before its run began."""
+async def _add_topology(run: Run[Settings], environ: dict[str, str]) -> Trouble | None:
+    """Tell NCCL its topology file, where it gets one; otherwise perhaps why this pod cannot take part."""
+    if _moves_by_gloo(run):
+        return None
+    try:
+        topology = await find_topology(run.settings, os.environ)
+    except Inconclusive as error:
+        return Trouble("local", error.code, error.reason.rstrip("."))
+    run.progress(f"topology: {topology.why}")
+    if topology.path is not None:
+        environ["NCCL_TOPO_FILE"] = topology.path
+    return None
+
+
+async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...], without: Trouble | None) -> Verdict | None:
+    """Join one generation; None when it ended before its run began. ``without``: why this pod cannot take part."""
     roster, equipment = await _gather(run)
     assert roster.rank is not None
     hello = Hello(
@@ -65,7 +81,7 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         fabric=run.settings.fabric,
         unusual=unusual,
         topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
-        trouble=equipment.trouble,
+        trouble=equipment.trouble or without,
     )
     ranks.join(roster, equipment.workers)
     member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
@@ -89,8 +105,7 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 async def _equipment(run: Run[Settings]) -> Equipment:
     """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting for this pod."""
-    wanted = run.settings.backend
-    if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
+    if _moves_by_gloo(run):
         run.progress("backend gloo, one worker: this run says nothing about GPUs")
         return Equipment()
     try:
@@ -100,6 +115,11 @@ async def _equipment(run: Run[Settings]) -> Equipment:
     mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
     return Equipment("nccl", len(gpus), gpus[0].name, trouble)
+
+
+def _moves_by_gloo(run: Run[Settings]) -> bool:
+    wanted = run.settings.backend
+    return wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0)
 
 
 async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:

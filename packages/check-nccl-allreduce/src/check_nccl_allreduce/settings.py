@@ -8,6 +8,7 @@ from typing import Final
 
 from preflight_proto import names
 from preflight_proto.check import Parser, gbps, one_of, setting, text, whole_number
+from preflight_proto.check.topology import TopologySettings
 
 __all__ = ["DEFAULT_SIZE", "Settings", "show_size", "size"]
 
@@ -39,7 +40,7 @@ def size() -> Parser[int]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(TopologySettings):
     threshold: float | None = setting(
         names.ENV_ALLREDUCE_THRESHOLD,
         gbps("300"),

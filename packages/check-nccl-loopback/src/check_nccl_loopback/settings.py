@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import gbps, one_of, setting, text, whole_number
+from preflight_proto.check import gbps, setting, text, whole_number
 from preflight_proto.check.settings import Parser
+from preflight_proto.check.topology import TopologySettings
 
 __all__ = ["Settings", "size_text"]
 
@@ -39,23 +40,8 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
-    def parse(raw: str) -> tuple[tuple[str, str], ...]:
-        pairs = [item.split("=", 1) for item in raw.split(",") if item.strip()]
-        if any(len(pair) != 2 or not pair[0].strip() or "/" in pair[1] for pair in pairs):
-            raise ValueError
-        return tuple((pair[0].strip(), pair[1].strip()) for pair in pairs)
-
-    return Parser(
-        parse,
-        "a list of instance-type=file",
-        "e.g. Standard_ND96isr_H100_v5=azure-ndv5.xml",
-        lambda pairs: ",".join("=".join(pair) for pair in pairs),
-    )
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(TopologySettings):
     threshold: float | None = setting(
         names.ENV_LOOPBACK_THRESHOLD,
         gbps(),
@@ -79,34 +65,4 @@ class Settings:
         text("a program", "a name or path"),
         default="all_reduce_perf",
         help="nccl-tests' all-reduce program",
-    )
-    topology_folder: str = setting(
-        "NCCL_LOOPBACK_TOPOLOGIES",
-        text("a folder", "a path"),
-        default="/opt/nvsentinel/nccl-topologies",
-        help="where the image keeps topology files",
-    )
-    topology_mapping: tuple[tuple[str, str], ...] = setting(
-        names.ENV_TOPOLOGY_MAP,
-        _mapping(),
-        default=(),
-        help="which of them an instance type gets when the workload brings none (NCCL_TOPO_FILE)",
-    )
-    instance_type: str = setting(
-        "NODE_INSTANCE_TYPE",
-        text("an instance type", "the node's label node.kubernetes.io/instance-type"),
-        default="",
-        help=f"the node's instance type, for {names.ENV_TOPOLOGY_MAP}",
-    )
-    instance_type_path: str = setting(
-        names.ENV_INSTANCE_TYPE_PATH,
-        text("a path", f"e.g. {names.INSTANCE_TYPE_PATH}"),
-        default="",
-        help="file with the node's instance type, where NODE_INSTANCE_TYPE is not set",
-    )
-    topology_fallback: str = setting(
-        names.ENV_TOPOLOGY_FALLBACK,
-        one_of("true", "false"),
-        default="true",
-        help="false: without a topology file there is no verdict; true: NCCL then finds out for itself",
     )

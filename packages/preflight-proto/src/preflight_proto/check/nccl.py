@@ -295,24 +295,34 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Which topology file NCCL gets: ``path`` None lets NCCL find out for itself. ``source`` is for people."""
+    """Which topology file NCCL gets: ``path`` None lets NCCL find out for itself. ``why`` is for people."""
 
     path: str | None
-    source: str
+    why: str
 
 
-def choose_topology(
-    user_file: str, instance_type: str, mapping: Mapping[str, str], available: Collection[str], folder: str
+def choose_topology(  # noqa: PLR0917
+    user_file: str,
+    instance_type: str,
+    mapping: Mapping[str, str],
+    available: Collection[str],
+    folder: str,
+    absent: Mapping[str, str],
 ) -> Topology:
     """ADR-026's order: the workload's own file, else the built-in one for the instance type, else NCCL's own eyes.
 
-    ``mapping``: instance type → file name; ``available``: the file names in ``folder``.
+    ``mapping``: instance type → file name; ``available``: the file names in ``folder``; ``absent``: why others are not there.
     """
     if user_file:
-        return Topology(user_file, "the workload's NCCL_TOPO_FILE")
-    name = mapping.get(instance_type) if instance_type else None
-    if name is None:
-        return Topology(None, "NCCL's own detection")
+        return Topology(user_file, f"{user_file}, the workload's NCCL_TOPO_FILE")
+    own = "NCCL's own detection"
+    if not mapping:
+        return Topology(None, f"{own}, as no instance type is mapped to a file")
+    if not instance_type:
+        return Topology(None, f"{own}, as the node's instance type is not known")
+    if (name := mapping.get(instance_type)) is None:
+        return Topology(None, f"{own}, as the instance type {instance_type} is not mapped to a file")
     if name not in available:
-        return Topology(None, f"NCCL's own detection ({name} for {instance_type} is not in {folder})")
-    return Topology(f"{folder}/{name}", f"{name} for {instance_type}")
+        why = absent.get(name, f"there is none in {folder}")
+        return Topology(None, f"{own} instead of {name} for the instance type {instance_type}: {why}")
+    return Topology(f"{folder}/{name}", f"{folder}/{name} for the instance type {instance_type}")

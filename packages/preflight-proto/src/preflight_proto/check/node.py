@@ -14,11 +14,15 @@ PATIENCE = 5.0
 PAUSE = 0.1
 
 
-async def instance_type(path: str, patience: float = PATIENCE) -> str:
-    """The node's instance type in the file ``path``, for which is waited a little; empty where nobody writes it."""
+async def instance_type(path: str, topology_path: str = "", patience: float = PATIENCE) -> str:
+    """The node's instance type in the file ``path``, for which is waited a little; empty where nobody writes it.
+
+    ``topology_path``: a file that is written together with it, and always. So once that is there, nothing is waited for.
+    """
     with anyio.move_on_after(patience):
         while True:
-            if found := await _read(path):
+            told = bool(topology_path and await _read(topology_path))
+            if (found := await _read(path)) or told:
                 return found
             await anyio.sleep(PAUSE)
     return ""

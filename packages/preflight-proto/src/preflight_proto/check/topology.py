@@ -1,0 +1,104 @@
+"""The topology file that NCCL gets, for every check that runs it: the settings, what the image holds, and the choice."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+import anyio
+
+from .. import names
+from .nccl import Topology, choose_topology
+from .node import instance_type
+from .settings import Parser, one_of, setting, text
+from .verdict import Inconclusive
+
+__all__ = ["Topology", "TopologySettings", "find_topology", "not_built_in"]
+
+
+def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
+    def parse(raw: str) -> tuple[tuple[str, str], ...]:
+        pairs = [item.split("=", 1) for item in raw.split(",") if item.strip()]
+        if any(len(pair) != 2 or not pair[0].strip() or "/" in pair[1] for pair in pairs):
+            raise ValueError
+        return tuple((pair[0].strip(), pair[1].strip()) for pair in pairs)
+
+    return Parser(
+        parse,
+        "a list of instance-type=file",
+        "e.g. Standard_ND96isr_H100_v5=azure-ndv5.xml",
+        lambda pairs: ",".join("=".join(pair) for pair in pairs),
+    )
+
+
+@dataclass(frozen=True)
+class TopologySettings:
+    """Settings of a check that runs NCCL; its own Settings extend these."""
+
+    topology_folder: str = setting(
+        names.ENV_TOPOLOGY_DIR,
+        text("a folder", "a path"),
+        default=names.TOPOLOGY_FILES_DIR,
+        help="where the image keeps topology files",
+    )
+    topology_mapping: tuple[tuple[str, str], ...] = setting(
+        names.ENV_TOPOLOGY_MAP,
+        _mapping(),
+        default=(),
+        help="which of them an instance type gets when the workload brings none (NCCL_TOPO_FILE)",
+    )
+    instance_type: str = setting(
+        "NODE_INSTANCE_TYPE",
+        text("an instance type", "the node's label node.kubernetes.io/instance-type"),
+        default="",
+        help=f"the node's instance type, for {names.ENV_TOPOLOGY_MAP}",
+    )
+    instance_type_path: str = setting(
+        names.ENV_INSTANCE_TYPE_PATH,
+        text("a path", f"e.g. {names.INSTANCE_TYPE_PATH}"),
+        default="",
+        help="file with the node's instance type, where NODE_INSTANCE_TYPE is not set",
+    )
+    topology_path: str = setting(
+        names.ENV_TOPOLOGY_PATH,
+        text("a path", f"e.g. {names.TOPOLOGY_PATH}"),
+        default="",
+        help="file with the node's topology labels, which is written together with the instance type",
+    )
+    topology_fallback: str = setting(
+        names.ENV_TOPOLOGY_FALLBACK,
+        one_of("true", "false"),
+        default="true",
+        help="false: without a topology file there is no verdict; true: NCCL then finds out for itself",
+    )
+
+
+async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> Topology:
+    """Which file NCCL gets, and why. Raises :class:`Inconclusive` (NO_TOPOLOGY) where it must have one and there is none."""
+    own, kind, mapping = environ.get("NCCL_TOPO_FILE", ""), settings.instance_type, dict(settings.topology_mapping)
+    if not own and not kind and mapping and settings.instance_type_path:
+        kind = await instance_type(settings.instance_type_path, settings.topology_path)
+    folder = settings.topology_folder
+    chosen = choose_topology(own, kind, mapping, await _files(folder), folder, not_built_in())
+    if chosen.path is None and settings.topology_fallback == "false":
+        raise Inconclusive(
+            "NO_TOPOLOGY",
+            f"NCCL must have a topology file (ncclTopology.enableFallback is false), and what is left is {chosen.why}; "
+            "map the instance type to a file of the image in ncclTopology.instanceTypeMapping, or set enableFallback.",
+        )
+    return chosen
+
+
+def not_built_in() -> dict[str, str]:
+    """Files of known platforms that the images do not carry, and why not."""
+    known = tomllib.loads((files(__package__) / "topologies.toml").read_text())
+    return {name: about["absent"] for name, about in known.items() if "absent" in about}
+
+
+async def _files(folder: str) -> frozenset[str]:
+    try:
+        return frozenset([entry.name async for entry in anyio.Path(folder).iterdir()])
+    except OSError:
+        return frozenset()
