@@ -166,4 +166,4 @@ def decode_spec(raw: bytes | msgspec.Raw) -> Spec:
     try:
         return msgspec.json.decode(raw, type=Spec)
     except msgspec.DecodeError as error:
-        raise ContractError(f"PreflightConfig: {error}") from error
+        raise ContractError(f"its spec cannot be read ({error})") from error

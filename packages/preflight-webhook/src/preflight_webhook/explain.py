@@ -12,12 +12,14 @@ import yaml
 from msgspec import to_builtins
 from preflight_proto.durations import format_duration, parse_duration
 from preflight_proto.names import DCGM_DIAG
+from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
 from .admission import decide
 from .config import Config
 from .decision import Decision
 from .inheritance import held_back, loads_code
 from .patch import applied
+from .policy import effective, in_force
 from .review import BadReview
 from .workloads import Found, Object
 
@@ -30,6 +32,7 @@ _END = "\33[0m"
 
 def explain(found: Found, config: Config, form: str, *, coloured: bool = False) -> str:
     """The decision about one pod as text, JSON or YAML. Raises :class:`ValueError` when the pod cannot be read."""
+    config, own = _of_namespace(found, config)
     try:
         body = json.dumps(found.pod).encode()
         decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
@@ -38,15 +41,36 @@ def explain(found: Found, config: Config, form: str, *, coloured: bool = False) 
     delay = sum(_seconds(name, config) for name in decision.checks)
     warnings = [*decision.warnings, *_code(found.pod, decision, config)]
     if form == "text":
-        return "\n".join(_lines(found, decision, delay, warnings, coloured=coloured))
+        return "\n".join(_lines(found, decision, delay, own, warnings, coloured=coloured))
     fields: dict[str, Any] = {
         name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "patch")
     }
     fields["warnings"] = warnings
     fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
     fields["gang"] = to_builtins(decision.stamp)
+    fields["preflight_config"] = own or None
     told = {"object": found.what, **fields, "worst_case_start_delay_seconds": delay}
     return json.dumps(told, indent=2) if form == "json" else _yaml(told)
+
+
+def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
+    """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none where there are none."""
+    items = found.policies
+    if not items:
+        return config, ""
+    if not config.preflight_configs.enabled:
+        return config, f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration"
+    if len(items) == 1 and not items[0].status.conditions:  # from a file, as people write it
+        chosen, how = items[0], "as if the gang controller had accepted it"
+    elif (one := in_force(items)) is not None:
+        chosen, how = one, "in force"
+    else:
+        why = [f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})" for item in items]
+        return config, f"no {KIND} is in force: {', '.join(why)}"
+    try:
+        return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
+    except ContractError as error:
+        raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; mend it there.") from None
 
 
 def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
@@ -65,8 +89,12 @@ def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
             yield f"{name} is not passed on to the checks, as it loads code; list the very name in ncclEnvPatterns to have it"
 
 
-def _lines(found: Found, decision: Decision, delay: float, warnings: list[str], *, coloured: bool) -> Iterator[str]:
+def _lines(
+    found: Found, decision: Decision, delay: float, own: str, warnings: list[str], *, coloured: bool
+) -> Iterator[str]:
     yield f"{found.what}: {decision.result}"
+    if own:
+        yield f"  by: {own}"
     yield f"  why: {decision.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"

@@ -86,7 +86,7 @@ class Inherited:
         self.warnings = tuple(dict.fromkeys(warnings))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)  # namespaces may differ
 def inheriting(config: Config) -> bool:
     """Whether any check inherits at all: else nobody looks at environments and mounts."""
     return any(any(_patterns(check, config)) for check in config.checks)

@@ -219,7 +219,7 @@ SOURCES: Final = (
 """Every word that a stamp's ``source`` can be."""
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)  # namespaces may differ
 def sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
     chosen = [*_METHODS[config.method], *(source for word, source in _OPT_IN.items() if word in config.opt_in)]
