@@ -18,7 +18,10 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+import yaml
 from preflight_e2e.apiserver import ApiServer, assets
+from preflight_e2e.chart_schema import CRD
+from preflight_proto import policy
 
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}]
@@ -69,6 +72,7 @@ class Cluster:
     api: httpx.Client
     webhook: Webhook
     kubeconfig: Path
+    server: ApiServer
 
     def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
         return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
@@ -117,7 +121,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
             httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api,
         ):
-            made = Cluster(api, webhook, known)
+            made = Cluster(api, webhook, known, server)
             entries = [
                 entry("preflight", webhook, "", confined=False, of="known"),
                 entry("confined", webhook, "/confined", confined=True, of="known"),
@@ -232,3 +236,29 @@ def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_
     assert done.returncode == 0, done.stderr
     assert "Job train: injected" in done.stdout
     assert "reserves: 1 claim gpus" in done.stdout
+
+
+def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster: Cluster, tmp_path: Path) -> None:
+    """Here nobody accepts it, as there is no gang controller."""
+    cluster.server.define(yaml.safe_load(CRD.read_text()))
+    version = f"{policy.GROUP}/{policy.VERSION}"
+    mine = {
+        "apiVersion": version,
+        "kind": policy.KIND,
+        "metadata": {"name": "mine"},
+        "spec": {"enforcement": "observe"},
+    }
+    assert cluster.create("open", policy.PLURAL, mine, f"/apis/{version}").is_success
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    body = {"metadata": {"name": "plain"}, "spec": {"containers": [main]}}
+    assert cluster.create("open", "pods", body).is_success
+    command = [sys.executable, "-m", "preflight_webhook", "explain", "--live", "pod/plain", "-n", "open"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no PreflightConfig is in force: mine (the gang controller has not looked at it yet)" in done.stdout

@@ -60,7 +60,7 @@ def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
         return config, ""
     if not config.preflight_configs.enabled:
         return config, f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration"
-    if len(items) == 1 and not items[0].status.conditions:  # from a file, as people write it
+    if len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions:  # as people write it in a file
         chosen, how = items[0], "as if the gang controller had accepted it"
     elif (one := in_force(items)) is not None:
         chosen, how = one, "in force"
