@@ -29,7 +29,7 @@ class Jumping:
     """Leaps by up to an hour, forwards or backwards, at one reading in thirty; ``jumps`` times in all."""
 
     def __init__(self, seed: int, jumps: int, sign: int) -> None:
-        self.random, self.left, self.sign, self.off = random.Random(seed), jumps, sign, 0.0  # noqa: S311 - repeatable
+        self.random, self.left, self.sign, self.off = random.Random(seed), jumps, sign, 0.0
 
     def __call__(self) -> float:
         if self.left and self.random.random() < 1 / 30:
