@@ -10,6 +10,7 @@ import yaml
 from preflight_e2e.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
 
 READ = {"get", "list", "watch"}
+MIRROR = {"list", "watch"}
 
 
 def made(namespace: str = "preflight", **values: Any) -> list[Object]:
@@ -88,7 +89,7 @@ def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_
 def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     rights = [v for (g, _), v in verbs(only(made(), "ClusterRole")).items() if g == group]
     assert rights
-    assert all(right == READ for right in rights)
+    assert all(right == MIRROR for right in rights)
 
 
 def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
@@ -99,7 +100,7 @@ def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
     ours = {"name": "ours", "group": "example.com", "resource": "teams", "kind": "Team", "size": "spec.size"}
-    assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == READ
+    assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == MIRROR
 
 
 def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
