@@ -5,6 +5,7 @@ from __future__ import annotations
 from check_nccl_allreduce import domains
 from check_nccl_allreduce.control.messages import Hello, Start
 from check_nccl_allreduce.probing import Map
+from gangs import Gang, needs_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,3 +66,14 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
     shape = Map.of(hellos, Start(1, 29500, "gloo", 4096, 3, 1, 3, 10.0), 0.01)
     assert [(one.name, one.domain) for one in shape.endpoints] == [("node-a", "one"), ("node-b", "two")]
     assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
+
+
+@needs_torch
+def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(gang: Gang) -> None:
+    gang.size = 3
+    gang.start(0, 1, 2, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000")  # GB/s, which nothing reaches: pairs are asked for
+    for rank, leaf in enumerate(("one", "two", "one")):
+        gang.members[rank].folder.topology = {LEAF: leaf, ZONE: "a"}
+    gang.seal()
+    gang.members[0].said(f"{LEAF} says of 3 of 3 nodes which switch they are behind: 2 in all")
+    gang.all_ended()

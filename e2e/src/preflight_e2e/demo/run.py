@@ -51,8 +51,8 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
     console.print(f"[bold]Real:[/] {REAL}.\n[bold]Doubles:[/] {DOUBLES}.", soft_wrap=True)
     timeout = scenario.values["gangTimeout"]
     console.print(
-        f"Settings other than the defaults: members of a gang wait {timeout} for each other instead of 600s; the all-reduce is of 4Mi, "
-        f"six times, and held to {scenario.values['nccl']['allreduceThresholdGBps']} GB/s: links here carry 0.05.",
+        f"Settings other than the defaults: members of a gang wait {timeout} for each other instead of 600s; the all-reduce is of 2Mi, "
+        f"six times, and held to {scenario.values['nccl']['allreduceThresholdGBps']} GB/s: links here send 0.025.",
         soft_wrap=True,
     )
     for path in (report, document):

@@ -14,7 +14,12 @@ __all__ = ["CheckRun", "PodStory", "Story", "changes", "tell"]
 
 GANG_LABEL = "app.kubernetes.io/gang-id"
 CHECK_PREFIX = "preflight-"
-_HELD_TO = re.compile(r"held to at least ([\d.]+) GB/s")
+_FLOORS = (
+    re.compile(r"held to at least ([\d.]+) GB/s"),
+    re.compile(r"below the floor of ([\d.]+) GB/s"),
+    re.compile(r"\(([\d.]+) expected, from NCCL_ALLREDUCE_THRESHOLD_GBPS\)"),
+)
+"""What each check's log says that its measurement is held to."""
 
 State = dict[str, Any]
 """A pod as the API server has it."""
@@ -171,8 +176,8 @@ def _judge(check: CheckRun, ended: Mapping[str, Any], log: str) -> None:
     check.outcome = result.get("outcome") or f"exit {ended['exitCode']}"
     for name in ("code", "reason", "subject", "measured", "expected"):
         setattr(check, name, result.get(name, getattr(check, name)))
-    if held_to := _HELD_TO.search(log):
-        check.floor = float(held_to[1])
+    if found := next(filter(None, (pattern.search(log) for pattern in _FLOORS)), None):
+        check.floor = float(found[1])
     check.log = log
 
 
