@@ -339,3 +339,65 @@ def test_chart_versions_are_those_of_the_packages() -> None:
     assert yaml.safe_load((INJECTOR / "values.yaml").read_text())["checks"] == [
         {"name": "dcgm-diag", "image": f"preflight-dcgm-diag:{check}"}
     ]
+
+
+SOURCE = {
+    "name": "ours",
+    "group": "scheduling.example.com",
+    "resource": "podgroups",
+    "kind": "PodGroup",
+    "size": "spec.minMember",
+    "podLabel": "scheduling.example.com/pod-group",
+}
+
+
+def configs(values: Values) -> dict[str, Any]:
+    """What each part is configured with, by the name of its ConfigMap."""
+    made = [o for o in render(UMBRELLA, values) if o["kind"] == "ConfigMap"]
+    return {o["metadata"]["name"]: yaml.safe_load(o["data"]["config.yaml"]) for o in made}
+
+
+def test_a_source_of_gangs_is_written_once_for_all_parts() -> None:
+    values = {**ON, **GANG_ON, "global": {"preflight": {"gangSources": [SOURCE]}}}
+    made = configs(values)
+    assert made["preflight-gang"]["sources"] == [SOURCE]
+    assert made["preflight-injector"]["gangDiscovery"]["sources"] == [SOURCE]
+    role = next(
+        o for o in render(UMBRELLA, values) if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "preflight-gang"
+    )
+    rule = {"apiGroups": [SOURCE["group"]], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]}
+    assert rule in role["rules"]
+
+
+def test_shared_sources_come_beside_those_of_each_part() -> None:
+    mine = {**SOURCE, "name": "mine"}
+    values = {
+        "preflight-injector": {"enabled": True, "gangDiscovery": {"sources": [mine]}},
+        "preflight-gang": {"enabled": True, "sources": [mine]},
+        "global": {"preflight": {"gangSources": [SOURCE]}},
+    }
+    made = configs(values)
+    assert made["preflight-gang"]["sources"] == [mine, SOURCE]
+    assert made["preflight-injector"]["gangDiscovery"]["sources"] == [mine, SOURCE]
+
+
+MAPPED = {"instanceTypeLabel": "example.com/sku", "instanceTypeMapping": {"ours": "azure-ndv5.xml"}}
+
+
+def test_the_label_of_the_instance_type_is_written_once_for_all_parts() -> None:
+    made = configs({**ON, **GANG_ON, "global": {"preflight": {"instanceTypeLabel": "example.com/sku"}}})
+    assert made["preflight-gang"]["instanceTypeLabel"] == "example.com/sku"
+    assert made["preflight-injector"]["ncclTopology"]["instanceTypeLabel"] == "example.com/sku"
+
+
+def test_parts_that_look_at_different_labels_stop_the_install() -> None:
+    with pytest.raises(ChartError, match=r"set it once, as global\.preflight\.instanceTypeLabel"):
+        render(UMBRELLA, {**with_values(ncclTopology=MAPPED), **GANG_ON})
+    alike = {"preflight-gang": {"enabled": True, "instanceTypeLabel": "example.com/sku"}}
+    assert configs({**with_values(ncclTopology=MAPPED), **alike}).keys() == {"preflight-injector", "preflight-gang"}
+    assert configs(with_values(ncclTopology=MAPPED)).keys() == {"preflight-injector"}
+
+
+def test_an_unknown_shared_value_stops_the_install() -> None:
+    with pytest.raises(ChartError, match="gangSource"):
+        render(UMBRELLA, {**ON, "global": {"preflight": {"gangSource": [SOURCE]}}})

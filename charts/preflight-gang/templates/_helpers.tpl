@@ -18,7 +18,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Keys of the values that are the controller's configuration; every other key says how it is deployed. */}}
 {{- define "preflight-gang.config" -}}
-{{- pick .Values "auditInterval" "checks" "excludeNamespaces" "gpuResourceNames" "leaseDuration" "logLevel" "namespaces" "sources" "topologyLabels" "writes" | toYaml -}}
+{{- $shared := dict "sources" (include "preflight-gang.sources" . | fromJsonArray) -}}
+{{- with ((.Values.global).preflight).instanceTypeLabel }}{{ $_ := set $shared "instanceTypeLabel" . }}{{ end -}}
+{{- merge $shared (pick .Values "auditInterval" "checks" "excludeNamespaces" "gpuResourceNames" "instanceTypeLabel" "leaseDuration" "logLevel"
+    "namespaces" "sources" "topologyLabels" "writes") | toYaml -}}
+{{- end }}
+
+{{/* Configured kinds of gangs: this chart's own, and those that all charts share. */}}
+{{- define "preflight-gang.sources" -}}
+{{- concat .Values.sources (((.Values.global).preflight).gangSources | default list) | toJson -}}
 {{- end }}
 
 {{/* The controller as the API server knows it. */}}

@@ -25,9 +25,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The webhook's configuration file: all values that do not say how the chart itself is deployed. */}}
 {{- define "preflight-injector.config" -}}
-{{- omit .Values "enabled" "global" "namespaces" "excludeNamespaces" "webhook" "certificates" "fullnameOverride" "image"
+{{- $own := omit .Values "enabled" "global" "namespaces" "excludeNamespaces" "webhook" "certificates" "fullnameOverride" "image"
     "imagePullPolicy" "imagePullSecrets" "replicas" "logLevel" "resources" "nodeSelector" "tolerations" "affinity"
-    "priorityClassName" "podAnnotations" "podLabels" | toYaml -}}
+    "priorityClassName" "podAnnotations" "podLabels" | deepCopy -}}
+{{- with (.Values.global).preflight -}}
+{{- with .gangSources }}{{ $_ := set $own.gangDiscovery "sources" (concat ($own.gangDiscovery.sources | default list) .) }}{{ end -}}
+{{- with .instanceTypeLabel }}{{ $_ := set $own.ncclTopology "instanceTypeLabel" . }}{{ end -}}
+{{- end -}}
+{{- toYaml $own -}}
 {{- end }}
 
 {{/* Whether the webhook has to ask the API server for the claims of pods: where device classes are configured. */}}

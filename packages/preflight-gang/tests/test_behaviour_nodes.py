@@ -9,8 +9,8 @@ import pytest
 from kube_world import until
 from leading import Leading, settled
 from played import CHECKS, Cluster
-from preflight_gang.nodes import INSTANCE_TYPE_LABEL
 from preflight_proto import names
+from preflight_proto.names import INSTANCE_TYPE_LABEL
 from test_nodes import OF_THE_GANG, OF_THE_NODE, ZONE
 
 pytestmark = pytest.mark.anyio

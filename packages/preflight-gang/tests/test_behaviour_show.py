@@ -6,9 +6,10 @@ import pytest
 from leading import Leading
 from played import Cluster
 from preflight_e2e.plugin import Api
-from preflight_gang.config import Config, Source, sources_of
+from preflight_gang.config import Config, sources_of
 from preflight_gang.show import show
 from preflight_gang.sources import BUILT_IN
+from preflight_proto.gang_source import GangSource
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,14 @@ async def test_a_gang_that_is_not_there_is_not_shown(cluster: Cluster) -> None:
 
 
 async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Cluster) -> None:
-    source = Source(name="teams", group="scheduling.k8s.io", resource="podgroups", kind="PodGroup", size="1 + 2")
+    source = GangSource(
+        name="teams",
+        group="scheduling.k8s.io",
+        resource="podgroups",
+        kind="PodGroup",
+        size="1 + 2",
+        pod_label="example.com/team",
+    )
     path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups"
     group = {
         "apiVersion": "scheduling.k8s.io/v1alpha2",

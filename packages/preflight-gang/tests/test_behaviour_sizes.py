@@ -133,7 +133,7 @@ async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workl
 
 TEAMS = """
 sources:
-  - {name: teams, group: scheduling.k8s.io, resource: podgroups, kind: PodGroup, size: 1 + spec.schedulingPolicy.gang.minCount}
+  - {name: teams, group: scheduling.k8s.io, resource: podgroups, kind: PodGroup, size: 1 + spec.schedulingPolicy.gang.minCount, podLabel: team}
 """
 
 

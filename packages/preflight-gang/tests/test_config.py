@@ -6,7 +6,7 @@ import pytest
 from preflight_gang.config import ConfigError, parse, sources_of
 from preflight_gang.sources import BUILT_IN
 
-OURS = "{name: ours, group: example.com, resource: teams, kind: Team, size: spec.size}"
+OURS = "{name: ours, group: example.com, resource: teams, kind: Team, size: spec.size, podLabel: example.com/team}"
 
 
 def problems(text: str) -> list[str]:
@@ -36,6 +36,8 @@ def test_a_configured_source_stands_beside_those_that_are_built_in() -> None:
         (OURS.replace("teams", "teams/status"), 'sources[0].resource: "teams/status" is not allowed'),
         (f"{OURS}, {OURS}", "sources[1].name: ours is taken by another source"),
         (OURS.replace("size", "sice"), "sources[0]: unknown key sice"),
+        (OURS.replace(", podLabel: example.com/team", ""), "sources[0]: has neither podLabel nor podAnnotation"),
+        (OURS.replace("}", ", podAnnotation: a/b}"), "sources[0]: has both podLabel and podAnnotation"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_one_sentence(text: str, problem: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from gangs import pod_json
 from preflight_gang.config import TOPOLOGY_LABELS
-from preflight_gang.nodes import INSTANCE_TYPE_LABEL, facts_patch, goes_with_roster, untold
+from preflight_gang.nodes import facts_patch, goes_with_roster, untold
 from preflight_gang.objects import Node, Pod, node_with
 from preflight_proto import names
+from preflight_proto.names import INSTANCE_TYPE_LABEL
 
 ZONE = "topology.kubernetes.io/zone"
 LABELS = {INSTANCE_TYPE_LABEL: "p5.48xlarge", ZONE: "eu-1a", "nvidia.com/gpu.clique": "", "team": "red"}
@@ -48,7 +49,7 @@ def a_node(**labels: str) -> Node:
 
 
 def test_a_pod_is_told_what_it_shows() -> None:
-    assert untold(a_pod(OF_THE_NODE), a_node(), TOPOLOGY_LABELS) == {
+    assert untold(a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
         names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
         names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
     }
@@ -56,26 +57,28 @@ def test_a_pod_is_told_what_it_shows() -> None:
 
 def test_a_pod_that_shows_one_thing_is_told_one_thing() -> None:
     only = {"name": "preflight-node", "downwardAPI": {"items": FACTS[:1]}}
-    assert untold(a_pod(only), a_node(), TOPOLOGY_LABELS) == {names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"}
+    assert untold(a_pod(only), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
+        names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"
+    }
 
 
 def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
-    assert untold(a_pod(), a_node(), TOPOLOGY_LABELS) == {}
-    assert untold(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), TOPOLOGY_LABELS) == {}
+    assert untold(a_pod(), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    assert untold(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
 
 
 def test_a_pod_is_told_once() -> None:
     known = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
-    assert untold(a_pod(OF_THE_NODE, annotations=known), a_node(), TOPOLOGY_LABELS) == {}
+    assert untold(a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
 
 
 def test_a_node_without_labels_has_an_empty_topology_and_no_instance_type() -> None:
     bare = msgspec.convert({"metadata": {"name": "node-a"}}, Node)
-    assert untold(a_pod(OF_THE_NODE), bare, TOPOLOGY_LABELS) == {names.TOPOLOGY_ANNOTATION: "{}"}
+    assert untold(a_pod(OF_THE_NODE), bare, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {names.TOPOLOGY_ANNOTATION: "{}"}
 
 
 def test_nobody_is_told_of_a_node_that_is_not_known() -> None:
-    assert untold(a_pod(OF_THE_NODE), None, TOPOLOGY_LABELS) == {}
+    assert untold(a_pod(OF_THE_NODE), None, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
 
 
 def test_of_a_node_only_the_wanted_labels_are_kept() -> None:
@@ -112,3 +115,12 @@ def test_a_pod_without_annotations_gets_them_only_while_it_has_none() -> None:
         {"op": "test", "path": "/metadata/annotations", "value": None},
         {"op": "add", "path": "/metadata/annotations", "value": {"a/b": "c"}},
     ]
+
+
+def test_another_label_may_name_the_instance_type() -> None:
+    text = msgspec.json.encode({"metadata": {"name": "node-0", "labels": {**LABELS, "example.com/sku": "ours"}}})
+    node = msgspec.json.decode(text, type=node_with({"example.com/sku"}))
+    assert untold(a_pod(OF_THE_NODE), node, "example.com/sku", ()) == {
+        names.INSTANCE_TYPE_ANNOTATION: "ours",
+        names.TOPOLOGY_ANNOTATION: "{}",
+    }

@@ -209,6 +209,17 @@ def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
     assert "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it loads code" in done.stdout
 
 
+def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false")
+    env = "envFrom: [{secretRef: {name: tuning}}], resources"
+    done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
+    assert (
+        "warning: spec.containers[0].envFrom[0]: what Secret tuning holds is not known at admission and not passed on to nccl-loopback"
+        in done.stdout
+    )
+
+
 @pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])
 def test_what_is_no_live_object_is_one_sentence(wanted: str) -> None:
     done = explain("--live", wanted)

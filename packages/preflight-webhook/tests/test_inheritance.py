@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_proto.names import INSTANCE_TYPE_ANNOTATION
+from preflight_proto.names import INSTANCE_TYPE_ANNOTATION, TOPOLOGY_ANNOTATION
 from preflight_webhook.admission import decide
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision
@@ -230,15 +230,15 @@ def test_topology_files_by_instance_type_reach_the_check() -> None:
     assert env["PREFLIGHT_TOPOLOGY_MAP"] == "a3=gcp.xml,p5.48xlarge=aws-p5.48xlarge.xml"
     assert env["NODE_INSTANCE_TYPE_PATH"] == "/etc/preflight-node/instance-type"
     assert "PREFLIGHT_TOPOLOGY_FALLBACK" not in env
+    assert env["NODE_TOPOLOGY_PATH"] == "/etc/preflight-node/topology"
     [volume] = [v for v in pod["spec"]["volumes"] if v["name"] == "preflight-node"]
-    assert volume["downwardAPI"]["items"] == [
-        {
-            "path": "instance-type",
-            "fieldRef": {
-                "apiVersion": "v1",
-                "fieldPath": f"metadata.annotations['{INSTANCE_TYPE_ANNOTATION}']",
-            },
-        }
+    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
+    assert shown == {
+        "instance-type": f"metadata.annotations['{INSTANCE_TYPE_ANNOTATION}']",
+        "topology": f"metadata.annotations['{TOPOLOGY_ANNOTATION}']",
+    }
+    assert {"name": "preflight-node", "mountPath": "/etc/preflight-node", "readOnly": True} in check(pod)[
+        "volumeMounts"
     ]
 
 
@@ -262,3 +262,46 @@ def test_any_check_may_have_patterns_of_its_own() -> None:
     _, pod = judged(container(env=variables("MY_X", "NCCL_X"), volumeMounts=mounts), volumes=volumes, config=config)
     assert {n for n in inherited(pod, "mine") if n.endswith("_X")} == {"MY_X"}
     assert mounts[0] in check(pod, "mine")["volumeMounts"]
+
+
+OF_CONFIG_MAP = {"configMapRef": {"name": "tuning"}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        (OF_CONFIG_MAP, "ConfigMap"),
+        ({"secretRef": {"name": "tuning"}}, "Secret"),
+        ({"prefix": "NCCL_", **OF_CONFIG_MAP}, "ConfigMap"),
+        ({"prefix": "NC", **OF_CONFIG_MAP}, "ConfigMap"),
+        ({"prefix": "NCCL_IB_", **OF_CONFIG_MAP}, "ConfigMap"),
+    ],
+)
+def test_what_may_stand_in_env_from_is_neither_read_nor_passed_on_but_told(entry: dict[str, Any], kind: str) -> None:
+    decision, pod = judged(container(envFrom=[entry]))
+    [unseen] = decision.unseen
+    assert (unseen.where, unseen.kind, unseen.name, unseen.check) == (
+        "spec.containers[0].envFrom[0]",
+        kind,
+        "tuning",
+        "nccl-loopback",
+    )
+    assert "envFrom" not in check(pod)
+    assert decision.warnings == []  # most of it has nothing to do with NCCL
+
+
+@pytest.mark.parametrize("entry", [{"prefix": "DB_", **OF_CONFIG_MAP}, {"prefix": "X"}, {}, {"configMapRef": "tuning"}])
+def test_env_from_that_can_hold_no_such_variable_is_not_told(entry: dict[str, Any]) -> None:
+    assert judged(container(envFrom=[entry]))[0].unseen == []
+
+
+def test_env_from_matters_only_where_a_check_inherits() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]")
+    assert judged(container(envFrom=[OF_CONFIG_MAP]), config=config)[0].unseen == []
+
+
+def test_a_variable_of_a_config_map_is_passed_on_by_reference() -> None:
+    entry = {"name": "NCCL_IB_HCA", "valueFrom": {"configMapKeyRef": {"name": "tuning", "key": "hca"}}}
+    decision, pod = judged(container(env=[entry]))
+    assert entry in check(pod)["env"]
+    assert decision.unseen == []

@@ -295,6 +295,17 @@ def test_bytes_and_requests_in_flight_are_counted(server: Server) -> None:
     assert metric(server, "preflight_webhook_in_flight") == 0
 
 
+def test_environments_that_nobody_reads_are_counted(server: Server) -> None:
+    (server.folder / "config.yaml").write_text(
+        "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false"
+    )
+    wait_for(server, "preflight_webhook_config_generation", 2)
+    pod = json.loads(json.dumps(GPU_POD))
+    pod["spec"]["containers"][0]["envFrom"] = [{"secretRef": {"name": "a"}}, {"secretRef": {"name": "b"}}]
+    assert post(server, json.dumps(review(pod)).encode()).json()["response"]["allowed"]
+    assert metric(server, 'preflight_unseen_environment_total{kind="Secret"}') == 1  # a pod
+
+
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Server]:
     """A server for clients of an authority that stands in client-ca.pem."""

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 from preflight_webhook.admission import decide
-from preflight_webhook.config import Config, GangDiscovery, parse
+from preflight_webhook.config import Config, ConfigError, GangDiscovery, parse
 from preflight_webhook.decision import Decision
 from preflight_webhook.sources import SOURCES
 
@@ -290,3 +290,45 @@ def test_an_environment_that_is_none_names_no_size(env: str) -> None:
     decision = decision_on(PYTORCH[: PYTORCH.index("env:")] + f"env: {env}", "optIn: [kubeflow]")
     assert decision.stamp is not None
     assert decision.stamp.size is None
+
+
+OURS = "{name: ours, group: example.com, resource: teams, kind: Team, size: spec.size, podLabel: example.com/team}"
+BY_ANNOTATION = OURS.replace("podLabel", "podAnnotation").replace("ours", "theirs")
+
+
+@pytest.mark.parametrize(
+    ("sources", "metadata", "expected"),
+    [
+        (OURS, "labels: {example.com/team: llm}", ("llm", "ours", "llm")),
+        (BY_ANNOTATION, "annotations: {example.com/team: llm}", ("llm", "theirs", "llm")),
+        (f"{BY_ANNOTATION}, {OURS}", "labels: {example.com/team: llm}", ("llm", "ours", "llm")),
+        (OURS, "labels: {example.com/team: llm, scheduling.x-k8s.io/pod-group: other}", ("llm", "ours", "llm")),
+        (OURS, "labels: {scheduling.x-k8s.io/pod-group: other}", ("other", "coscheduling", "other")),
+    ],
+)
+@pytest.mark.parametrize("method", ["auto", "coscheduling"])
+def test_a_configured_source_is_asked_first_by_its_label_or_annotation(
+    sources: str, metadata: str, expected: tuple[str, str, str], method: str
+) -> None:
+    decision = decision_on(f"metadata: {{{metadata}}}", f"method: {method}, sources: [{sources}]")
+    assert decision.stamp is not None
+    assert (decision.stamp.id, decision.stamp.source, decision.stamp.object) == expected
+    assert (decision.stamp.size, decision.stamp.takes_part) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "problem"),
+    [
+        (OURS.replace("name: ours", "name: labels"), "gangDiscovery.sources[0].name: labels is built in"),
+        (f"{OURS}, {OURS}", "gangDiscovery.sources[1].name: ours is taken by another source"),
+        (OURS.replace(", podLabel: example.com/team", ""), "gangDiscovery.sources[0]: has neither podLabel nor"),
+        (OURS.replace("}", ", podAnnotation: a/b}"), "gangDiscovery.sources[0]: has both podLabel and podAnnotation"),
+        (OURS.replace("Team", "team"), 'gangDiscovery.sources[0].kind: "team" is not allowed'),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_one_sentence(sources: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(f"sources: [{sources}]")
+    [found] = caught.value.problems
+    assert found.startswith(problem)
+    assert found.endswith(".")

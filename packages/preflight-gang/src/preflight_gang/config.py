@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import yaml
 from msgspec import Meta
-from preflight_proto import names
+from preflight_proto import gang_source, names
 from preflight_proto.durations import parse_duration
+from preflight_proto.gang_source import GangSource
 
 from . import expression, schema
 from .sizes import Kind, sized_by
@@ -41,33 +42,17 @@ Label = Annotated[
 ]
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-Group = Annotated[
-    str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$", max_length=253)
-]
-Resource = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9]*$", max_length=63)]
-
 
 LEAST_AUDIT: Final = 10.0
 """Seconds; each audit reads the pods of all opted-in namespaces."""
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Objects that know the size of gangs, beside those that the controller knows: what a stamp calls the source, the resource in
-    its API group, what people call it, and a size expression."""
-
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z][a-zA-Z0-9]*$", max_length=50)]
-    group: Group
-    resource: Annotated[Resource, Meta(description="The plural, e.g. podgroups.")]
-    kind: Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=63)]
-    size: Annotated[str, Meta(description="E.g. spec.minMember or spec.roles[].replicas.", min_length=1)]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What `preflight-gang run --config FILE` reads.
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
-    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``topologyLabels``
-    are those of a node that its pods are told. ``sources`` are more objects that know the size of gangs.
+    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``instanceTypeLabel`` and
+    ``topologyLabels`` are those of a node that its pods are told. ``sources`` are kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames`` without being checked, in namespaces that are
     labelled or among ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
@@ -77,11 +62,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
     exclude_namespaces: tuple[Namespace, ...] = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
+    instance_type_label: Label = names.INSTANCE_TYPE_LABEL
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
     namespaces: tuple[Namespace, ...] = ()
-    sources: Annotated[tuple[Source, ...], Meta(max_length=32)] = ()
+    sources: Annotated[tuple[GangSource, ...], Meta(max_length=32)] = ()
     topology_labels: Annotated[tuple[Label, ...], Meta(max_length=64)] = TOPOLOGY_LABELS
 
     @property
@@ -138,7 +124,7 @@ def parse(text: str) -> Config:
 
 
 def _meaning(config: Config) -> list[str]:
-    problems = []
+    problems = gang_source.problems(msgspec.to_builtins(config.sources), "sources")
     try:
         if config.lease_seconds < 1:
             problems.append(f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.')
@@ -156,10 +142,6 @@ def _meaning(config: Config) -> list[str]:
             expression.parse(source.size)
         except expression.ExpressionError as error:
             problems.append(f"sources[{i}].size: {error}; correct it.")
-        if source.name in BUILT_IN:
-            problems.append(f"sources[{i}].name: {source.name} is built in; choose another name.")
-        if source.name in {other.name for other in config.sources[:i]}:
-            problems.append(f"sources[{i}].name: {source.name} is taken by another source; choose another name.")
     twice = sorted({name for name in config.checks if config.checks.count(name) > 1})
     if twice:
         problems.append(f"checks: {', '.join(twice)} named more than once; name each check once.")

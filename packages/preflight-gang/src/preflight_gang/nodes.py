@@ -7,7 +7,7 @@ alone reads it, it goes with the first roster and costs no write of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from preflight_proto import names
@@ -15,19 +15,20 @@ from preflight_proto import names
 from .membership import gang_check
 from .objects import Node, Pod
 
-__all__ = ["INSTANCE_TYPE_LABEL", "facts_patch", "goes_with_roster", "set_annotation", "untold"]
-
-INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+__all__ = ["facts_patch", "goes_with_roster", "set_annotation", "untold"]
 
 
-def untold(pod: Pod, node: Node | None, topology: Collection[str]) -> dict[str, str]:
-    """The annotations about ``node`` that the pod shows to a container and does not have yet."""
+def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
+    """The annotations about ``node`` that the pod shows to a container and does not have yet.
+
+    ``instance_type`` and ``topology`` are the names of the node's labels that say so.
+    """
     if node is None or pod.metadata.deletion_timestamp is not None:
         return {}
     labels = node.metadata.labels
     place = {key: labels[key] for key in sorted(topology) if labels.get(key)}
     values = {names.TOPOLOGY_ANNOTATION: msgspec.json.encode(place).decode()}
-    if kind := labels.get(INSTANCE_TYPE_LABEL):
+    if kind := labels.get(instance_type):
         values[names.INSTANCE_TYPE_ANNOTATION] = kind
     known = pod.metadata.annotations
     return {

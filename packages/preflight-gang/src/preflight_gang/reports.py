@@ -15,7 +15,7 @@ from .config import Config
 from .kube.client import Client
 from .kube.reflector import Change, Reflector
 from .metrics import Metrics
-from .nodes import INSTANCE_TYPE_LABEL, facts_patch, goes_with_roster, untold
+from .nodes import facts_patch, goes_with_roster, untold
 from .objects import Node, Pod, node_with
 from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
 from .workqueue import Queue
@@ -43,7 +43,7 @@ class Reports:
         self._nodes: Reflector[Node] = Reflector(
             client,
             "/api/v1/nodes",
-            node_with({INSTANCE_TYPE_LABEL, *config.topology_labels}),
+            node_with({config.instance_type_label, *config.topology_labels}),
             on_change=self._node_changed,
             key=lambda node: node.metadata.name,
         )
@@ -112,7 +112,7 @@ class Reports:
         node = self._nodes.store.get(name)
         if node is None:
             self._homeless.setdefault(name, set()).add(pod.metadata.uid)
-        return untold(pod, node, self._config.topology_labels)
+        return untold(pod, node, self._config.instance_type_label, self._config.topology_labels)
 
     async def _report(self, writer: Writer, uid: str) -> float | None:
         """Tell the pod about its node, and count each run of its checks once; after how many seconds to look again."""

@@ -23,7 +23,7 @@ from .detection import COMPUTE, Account, Demand, Step, demands, devices, kind, r
 from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
 from .injection import Injection, Place, Workload, has_room, inject, place
-from .objects import ClaimEntry, ClaimUse, Pod
+from .objects import ClaimEntry, ClaimUse, Container, Pod
 from .review import BadReview, decode_pod, decode_resources, decode_whole, encode_patch
 from .selection import Refused, Situation, select
 from .sources import Gang
@@ -115,13 +115,18 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
         namespace if gang else "",
         gang,
         ordered(pod, gang, config.gang_discovery) if gang else "",
-        tuple([Settings(bytes(c.env), bytes(c.volume_mounts), bytes(c.security_context)) for c in everyone]),
+        tuple([_settings(c) for c in everyone]),
         tuple(one.name for one in secrets) if secrets is not None else None,
         tuple(_claim(entry, claims) for entry in spec.resource_claims)
         if spec.resource_claims and detects(config)
         else (),
         confined,
     )
+
+
+def _settings(container: Container) -> Settings:
+    raw = container.env, container.env_from, container.volume_mounts, container.security_context
+    return Settings(*map(bytes, raw))
 
 
 def _has_amounts(raw: bytes) -> bool:
@@ -204,7 +209,10 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
-    told = Decision("injected", message, [check.name for check in checks], skipped, gpus, warnings=warnings)
+    unseen = [u for check in checks if (one := legacy.by_check.get(check.name)) for u in one.unseen]
+    told = Decision(
+        "injected", message, [check.name for check in checks], skipped, gpus, warnings=warnings, unseen=unseen
+    )
     return _finished(facts, told, injection, member)
 
 

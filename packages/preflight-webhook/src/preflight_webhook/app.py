@@ -201,6 +201,8 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy
         metrics.skips.labels(skip.check, skip.reason).inc()
     if decision.stamp is not None:
         metrics.stamped(decision.stamp.source)
+    if decision.unseen:
+        metrics.unseen({one.kind for one in decision.unseen})
     told = decision.result in {"injected", "stamped", "denied"}
     if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
         return

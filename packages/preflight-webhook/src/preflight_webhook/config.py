@@ -11,8 +11,9 @@ import jsonschema
 import msgspec
 import yaml
 from msgspec import Meta
-from preflight_proto import names
+from preflight_proto import gang_source, names
 from preflight_proto.durations import parse_duration
+from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
 from .quantities import parse_quantity
@@ -116,7 +117,8 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
 
     ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones that do not.
     ``owner_schedulers``: pods of these schedulers form a gang with what else their owner made.
-    ``parallel_stateful_sets``: StatefulSets here start their pods side by side.
+    ``parallel_stateful_sets``: StatefulSets here start their pods side by side. ``sources``: kinds of gangs that only the
+    configuration knows; they are asked first.
     """
 
     method: Method = "auto"
@@ -124,6 +126,7 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
     opt_in: tuple[OptIn, ...] = ()
     owner_schedulers: Names = ("kai-scheduler",)
     parallel_stateful_sets: bool = False
+    sources: Annotated[tuple[GangSource, ...], Meta(max_length=32)] = ()
 
 
 class GpuDetection(_Section, frozen=True, kw_only=True):
@@ -263,7 +266,7 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     }
     if error.validator in rule:
         return f'{where}: "{shown}" is not {rule[error.validator]} {rule_value}; change it.'
-    hint = schema.get("description", f"a text matching {rule_value}")
+    hint = schema.get("description", f"a text matching {rule_value}.")
     return f'{where}: "{shown}" is not allowed; set {hint}'
 
 
@@ -290,6 +293,9 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
                 problems.append(f"{path}: {error}.")
     for i, check in enumerate(listed):
         problems += _about_check(f"checks[{i}]", check)
+    discovery = raw.get("gangDiscovery")
+    if isinstance(discovery, dict):
+        problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")
     seen: dict[Any, int] = {}
     for i, check in enumerate(listed):
         name = check.get("name")

@@ -9,7 +9,7 @@ from preflight_proto.stamp import Stamp
 
 from .claims import Ref
 
-__all__ = ["Decision", "Skip"]
+__all__ = ["Decision", "Skip", "Unseen"]
 
 
 class Skip(msgspec.Struct, frozen=True):
@@ -18,6 +18,16 @@ class Skip(msgspec.Struct, frozen=True):
     check: str
     reason: str
     message: str
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """Variables of the workload that a check may miss: what the ConfigMap or Secret (``kind``) at ``where`` holds is not known at
+    admission, and is never read."""
+
+    where: str
+    kind: str
+    name: str
+    check: str
 
 
 class Decision(msgspec.Struct):
@@ -36,6 +46,7 @@ class Decision(msgspec.Struct):
     encoded: str = ""
     """The patch as the answer carries it (base64), where it was made beforehand."""
     warnings: list[str] = []
+    unseen: list[Unseen] = []
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 

@@ -39,7 +39,7 @@ def explain(found: Found, config: Config, form: str, *, coloured: bool = False) 
     except BadReview as error:
         raise ValueError(f"{found.what}: {error}.") from None
     delay = sum(_seconds(name, config) for name in decision.checks)
-    warnings = [*decision.warnings, *_code(found.pod, decision, config)]
+    warnings = [*decision.warnings, *_unseen(decision), *_code(found.pod, decision, config)]
     if form == "text":
         return "\n".join(_lines(found, decision, delay, own, warnings, coloured=coloured))
     fields: dict[str, Any] = {
@@ -71,6 +71,18 @@ def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
         return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
     except ContractError as error:
         raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; mend it there.") from None
+
+
+def _unseen(decision: Decision) -> Iterator[str]:
+    """Variables that may be missing in a check, for nobody here may read where they stand."""
+    by_place: dict[tuple[str, str, str], list[str]] = {}
+    for one in decision.unseen:
+        by_place.setdefault((one.where, one.kind, one.name), []).append(one.check)
+    for (where, kind, name), checks in by_place.items():
+        yield (
+            f"{where}: what {kind} {name} holds is not known at admission and not passed on to {', '.join(checks)}; "
+            "list the variables that NCCL needs in env, with valueFrom, to have them passed on"
+        )
 
 
 def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:

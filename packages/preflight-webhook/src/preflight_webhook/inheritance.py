@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from preflight_proto import names
 
 from .config import CheckConfig, Config
+from .decision import Unseen
 from .review import decode_entries, decode_security
 
 __all__ = ["Inherited", "Legacy", "Settings", "held_back", "inheriting", "legacies", "loads_code"]
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
     """What a container of the workload brings: environment, mounts and security context as they came."""
 
     env: bytes
+    env_from: bytes
     mounts: bytes
     security: bytes
 
@@ -79,11 +81,18 @@ class Source(NamedTuple):
 class Inherited:
     """Entries for a check's container. Made once for alike pods; compared by identity, and not to be changed."""
 
-    __slots__ = ("env", "mounts", "paths", "warnings")
+    __slots__ = ("env", "mounts", "paths", "unseen", "warnings")
 
-    def __init__(self, env: list[dict[str, Any]], mounts: dict[str, dict[str, Any]], warnings: list[str]) -> None:
+    def __init__(
+        self,
+        env: list[dict[str, Any]],
+        mounts: dict[str, dict[str, Any]],
+        warnings: list[str],
+        unseen: tuple[Unseen, ...],
+    ) -> None:
         self.env, self.mounts, self.paths = env, list(mounts.values()), frozenset(mounts)
         self.warnings = tuple(dict.fromkeys(warnings))
+        self.unseen = unseen
 
 
 @lru_cache(maxsize=256)  # namespaces may differ
@@ -146,7 +155,24 @@ def _inherit(check: CheckConfig, config: Config, sources: list[Source]) -> Inher
             path = str(mount.get("mountPath"))
             if any(fnmatchcase(_normal(path), _normal(pattern)) for pattern in paths):
                 _take(mount, path, source, mounts, warnings)
-    return Inherited([entry for entry, _ in env.values()], mounts, warnings)
+    unseen = tuple(one for source in ranked for one in _unseen(check, source, variables))
+    return Inherited([entry for entry, _ in env.values()], mounts, warnings, unseen)
+
+
+def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> Iterator[Unseen]:
+    """What of a container's envFrom may hold variables that ``patterns`` ask for.
+
+    Passing the whole entry on would let in whatever else it holds, code to load among it; reading it would take rights on everybody's
+    Secrets and a request for each pod.
+    """
+    for i, entry in enumerate(decode_entries(source.settings.env_from)):
+        prefix = str(entry.get("prefix") or "")
+        heads = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
+        if not any(prefix.startswith(head) or head.startswith(prefix) for head in heads):
+            continue
+        for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if isinstance(of := entry.get(key), dict):
+                yield Unseen(f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name)
 
 
 def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -270,6 +270,7 @@ def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: b
     if check.nccl and _maps_topologies(config):
         mapping = config.nccl_topology.instance_type_mapping
         values[names.ENV_INSTANCE_TYPE_PATH] = names.INSTANCE_TYPE_PATH
+        values[names.ENV_TOPOLOGY_PATH] = names.TOPOLOGY_PATH
         values[names.ENV_TOPOLOGY_MAP] = ",".join(f"{kind}={file}" for kind, file in sorted(mapping.items()))
         values[names.ENV_TOPOLOGY_FALLBACK] = "" if config.nccl_topology.enable_fallback else "false"
     values |= {var.name: var.value for var in check.env}
@@ -299,8 +300,17 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
     if shm:
         volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
     if node:
-        annotation = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{names.INSTANCE_TYPE_ANNOTATION}']"}
-        items = [{"path": posixpath.basename(names.INSTANCE_TYPE_PATH), "fieldRef": annotation}]
+        files = {
+            names.INSTANCE_TYPE_PATH: names.INSTANCE_TYPE_ANNOTATION,
+            names.TOPOLOGY_PATH: names.TOPOLOGY_ANNOTATION,
+        }
+        items = [
+            {
+                "path": posixpath.basename(path),
+                "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
+            }
+            for path, annotation in files.items()
+        ]
         volumes.append({"name": names.NODE_VOLUME, "downwardAPI": {"items": items, "defaultMode": 0o644}})
     if connector.auth.enabled and reports:
         token = {

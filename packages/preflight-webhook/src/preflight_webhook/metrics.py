@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -46,6 +46,12 @@ class Metrics:
             "preflight_check_skipped",
             "Checks that were not injected, by reason.",
             ["check", "reason"],
+            registry=self.registry,
+        )
+        self.unseen_environments = Counter(
+            "preflight_unseen_environment",
+            "Pods whose envFrom may hold variables that a check would inherit, by what it names; its content is not read.",
+            ["kind"],
             registry=self.registry,
         )
         self.rejected = Counter(
@@ -112,7 +118,13 @@ class Metrics:
         self.latency.observe(seconds)
 
     def stamped(self, source: str) -> None:
-        self._sources[source].inc()
+        if (counter := self._sources.get(source)) is None:  # one of the configuration's
+            counter = self._sources[source] = self.members.labels(source)
+        counter.inc()
+
+    def unseen(self, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            self.unseen_environments.labels(kind).inc()
 
     def text(self) -> bytes:
         """The exposition for `/metrics`."""

@@ -71,6 +71,7 @@ class Container(_Object):
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"null")
     env: msgspec.Raw = msgspec.Raw(b"null")
+    env_from: msgspec.Raw = msgspec.Raw(b"null")
     restart_policy: str | None = None
     volume_mounts: msgspec.Raw = msgspec.Raw(b"null")
     security_context: msgspec.Raw = msgspec.Raw(b"null")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
+from preflight_proto.gang_source import BUILT_IN, GangSource
 
 from .config import GangDiscovery
 from .objects import Container, Owner, Pod, Variable
@@ -194,6 +195,19 @@ def job(pod: Pod, _: GangDiscovery) -> Gang | None:
     return Gang(name, "job", name) if name else None
 
 
+def configured(source: GangSource) -> Source:
+    """A source of the configuration: the value of a label or an annotation is the name of the object that knows the size."""
+
+    def find(pod: Pod, _: GangDiscovery) -> Gang | None:
+        key, found = source.pod_label, pod.metadata.labels
+        if key is None:
+            key, found = source.pod_annotation or "", pod.metadata.annotations
+        name = _name((found or _NONE).get(key))
+        return Gang(name, source.name, name) if name else None
+
+    return find
+
+
 _METHODS: Final[dict[str, tuple[Source, ...]]] = {
     "workloadRef": (scheduling_group, workload_ref),
     "volcano": (volcano,),
@@ -212,17 +226,15 @@ _OPT_IN: Final[dict[str, Source]] = {
     "kueueWorkload": kueue_workload,
     "job": job,
 }
-SOURCES: Final = (
-    *("schedulingGroup", "workloadRef", "volcano", "coscheduling", "kai", "osmo", "owner", "kueue", "labels"),
-    *_OPT_IN,
-)
-"""Every word that a stamp's ``source`` can be."""
+SOURCES: Final = BUILT_IN
+"""Every word that a stamp's ``source`` can be, beside the names of configured ones."""
 
 
 @lru_cache(maxsize=256)  # namespaces may differ
 def sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
-    chosen = [*_METHODS[config.method], *(source for word, source in _OPT_IN.items() if word in config.opt_in)]
+    own = [configured(one) for one in config.sources]
+    chosen = [*own, *_METHODS[config.method], *(source for word, source in _OPT_IN.items() if word in config.opt_in)]
     return tuple(dict.fromkeys(chosen))
 
 
