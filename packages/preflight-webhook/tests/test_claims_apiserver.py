@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ gpuDetection: {deviceClasses: [gpu.nvidia.com]}
 onPodSecurityConflict: report-off
 """
 LEVEL = "pod-security.kubernetes.io/enforce"
+MEMBERS = 128
+_MANY = httpx.Limits(max_connections=MEMBERS, max_keepalive_connections=MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ class Cluster:
     webhook: Webhook
     kubeconfig: Path
     server: ApiServer
+    audit: Path
+
+    def asked(self) -> list[str]:
+        """What the webhook has asked the API server for so far, as the API server's own audit log has it."""
+        requests = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [one["requestURI"] for one in requests if one.get("userAgent") == "preflight-webhook"]
+
+    def at_once(self, bodies: list[dict[str, Any]]) -> list[httpx.Response]:
+        with ThreadPoolExecutor(len(bodies)) as users:
+            return list(users.map(lambda body: self.create("open", "pods", body), bodies))
 
     def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
         return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
@@ -83,12 +96,13 @@ class Cluster:
         assert answer.status_code == 201, answer.text
 
     def pod(self, namespace: str, template: str, **metadata: Any) -> httpx.Response:
-        main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
-        spec = {
-            "containers": [main],
-            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
-        }
-        return self.create(namespace, "pods", {"metadata": {"generateName": "p-", **metadata}, "spec": spec})
+        return self.create(namespace, "pods", claiming(template, **metadata))
+
+
+def claiming(template: str, **metadata: Any) -> dict[str, Any]:
+    main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
+    spec = {"containers": [main], "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}]}
+    return {"metadata": {"generateName": "p-", **metadata}, "spec": spec}
 
 
 def entry(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
@@ -110,7 +124,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if (folder := assets()) is None:
         pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
     home, authority = tmp_path_factory.mktemp("apiserver"), trustme.CA()
-    with ApiServer(home, folder, authorization="RBAC") as server:
+    rules = [{"level": "Metadata", "userGroups": ["system:masters"]}]
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    (home / "audit.yaml").write_text(json.dumps(policy))
+    more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
+    with ApiServer(home, folder, authorization="RBAC", more=more) as server:
         known = server.kubeconfig(home / "kubeconfig")
         stranger = home / "stranger"
         stranger.write_text(known.read_text().replace(server.token, "nobody"))
@@ -119,9 +137,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with (
             serving(tmp_path_factory.mktemp("known"), authority, known) as webhook,
             serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
-            httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api,
+            httpx.Client(
+                base_url=server.server, headers=headers, verify=trust, timeout=60, trust_env=False, limits=_MANY
+            ) as api,
         ):
-            made = Cluster(api, webhook, known, server)
+            made = Cluster(api, webhook, known, server, home / "audit.log")
             entries = [
                 entry("preflight", webhook, "", confined=False, of="known"),
                 entry("confined", webhook, "/confined", confined=True, of="known"),
@@ -186,6 +206,31 @@ def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
     for _ in range(40):
         check(cluster.pod("open", "many"))
     assert cluster.webhook.lookups("found") == before + 1
+
+
+GANG = {"app.kubernetes.io/gang-id": "train", "app.kubernetes.io/gang-size": str(MEMBERS)}
+STAMP = "preflight.nvsentinel.nvidia.com/gang"
+
+
+def test_a_gang_created_at_once_is_admitted_without_a_single_request(cluster: Cluster) -> None:
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    member = {"metadata": {"generateName": "m-", "labels": GANG}, "spec": {"containers": [main]}}
+    before = cluster.asked()
+    answers = cluster.at_once([member] * MEMBERS)
+    assert all(check(answer)["name"] == "preflight-dcgm-diag" for answer in answers)
+    assert all(STAMP in answer.json()["metadata"]["annotations"] for answer in answers)
+    assert cluster.asked() == before
+
+
+def test_a_gang_with_one_template_takes_one_request_and_then_none(cluster: Cluster) -> None:
+    cluster.template("open", "gang", GPUS)
+    before = cluster.asked()
+    for _ in range(2):
+        for answer in cluster.at_once([claiming("gang", labels=GANG)] * MEMBERS):
+            assert expected(check(answer)) == "2"
+    # The group's versions are asked for once a minute, whoever comes.
+    asked = [path for path in cluster.asked()[len(before) :] if path != "/apis/resource.k8s.io"]
+    assert asked == ["/apis/resource.k8s.io/v1/namespaces/open/resourceclaimtemplates/gang"]
 
 
 def test_a_pod_that_comes_before_its_template_is_told_to_create_it_first(cluster: Cluster) -> None:
