@@ -14,8 +14,8 @@ from . import images
 from .clusters import ClusterError, cluster
 from .helm import ChartError
 from .lab import Lab, LabError
-from .runner import run
 from .scenario import load_all
+from .sidebyside import run_all
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace) -> int:
             lab.values(rows[0].values if rows else {})
             say("chart installed")
             timings["ready_seconds"] = time.monotonic() - started
-            outcomes = [run(lab, row, say) for row in rows]
+            outcomes = run_all(lab, rows, say)
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,9 @@ class Outcome:
         }
 
 
-def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
-    """One scenario in a namespace of its own, on nodes that are healthy before and after."""
+def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequence[str] | None = None) -> Outcome:
+    """One scenario in a namespace of its own, on ``nodes`` (default: the lab's), which are healthy before and after."""
+    nodes = lab.nodes if nodes is None else nodes
     started = time.monotonic()
     outcome = Outcome(scenario.id)
     if scenario.skipped_below is not None and len(lab.nodes) < scenario.skipped_below:
@@ -58,7 +59,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
         say(f"skip {scenario.id} ({outcome.skipped})")
         return outcome
     lab.values(scenario.values)
-    bound = dict(zip(scenario.letters, lab.nodes, strict=False))
+    bound = dict(zip(scenario.letters, nodes, strict=False))
     if missing := [letter for letter in scenario.letters if letter not in bound]:
         outcome.problems.append(
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"

@@ -128,6 +128,11 @@ class Scenario(_Row, frozen=True, kw_only=True):
         }
         return sorted(named)
 
+    @property
+    def timed(self) -> bool:
+        """Whether it says how long something may take, so that nothing else should run meanwhile."""
+        return any(step.roster_within or any(pod.within for pod in step.pods) for step in self.steps)
+
 
 class _File(_Row, frozen=True, kw_only=True):
     scenario: tuple[Scenario, ...]
