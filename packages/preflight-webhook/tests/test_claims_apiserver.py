@@ -23,6 +23,10 @@ import yaml
 from preflight_e2e.apiserver import ApiServer, assets
 from preflight_e2e.chart_schema import CRD
 from preflight_proto import policy
+from preflight_webhook.claims import read
+from preflight_webhook.lookups import VERSIONS
+
+pytestmark = pytest.mark.timeout(180)  # the first of them starts an API server and two webhooks
 
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}]
@@ -58,11 +62,11 @@ def serving(folder: Path, authority: trustme.CA, kubeconfig: Path) -> Iterator[W
     told = folder / "told"
     with told.open("wb") as out:  # no pipe: nobody reads it
         process = subprocess.Popen(command, stdout=out, env=environment)
-    while not (lines := told.read_text().splitlines()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    port, plain = json.loads(lines[0])["ports"]
     try:
+        while not (lines := told.read_text().splitlines()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        port, plain = json.loads(lines[0])["ports"]
         bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
         yield Webhook(f"https://127.0.0.1:{port}/mutate-pod", bundle, f"http://127.0.0.1:{plain}")
     finally:
@@ -128,7 +132,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
     (home / "audit.yaml").write_text(json.dumps(policy))
     more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
-    with ApiServer(home, folder, authorization="RBAC", more=more) as server:
+    older = [f"resource.k8s.io/{version}=true" for version in ("v1beta1", "v1beta2")]
+    with ApiServer(home, folder, authorization="RBAC", runtime_config=older, more=more) as server:
         known = server.kubeconfig(home / "kubeconfig")
         stranger = home / "stranger"
         stranger.write_text(known.read_text().replace(server.token, "nobody"))
@@ -157,7 +162,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 ("restricted", "known", "restricted"),
                 ("refused", "refused", "privileged"),
             ):
-                labels = {"webhook": of, LEVEL: level}
+                labels = {"webhook": of, LEVEL: level, "resource.kubernetes.io/admin-access": "true"}
                 assert api.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}).is_success
             made.template("open", "gpus", GPUS)
             end = time.monotonic() + 30
@@ -206,6 +211,28 @@ def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
     for _ in range(40):
         check(cluster.pod("open", "many"))
     assert cluster.webhook.lookups("found") == before + 1
+
+
+ADMIN = {"name": "look", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"}}
+
+
+def test_a_pod_that_only_looks_at_gpus_is_left_alone(cluster: Cluster) -> None:
+    cluster.template("open", "looks", ADMIN)
+    assert "initContainers" not in cluster.pod("open", "looks").json()["spec"]
+
+
+def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: Cluster) -> None:
+    cluster.template("open", "versions", GPUS, {**ALTERNATIVES, "name": "any"}, ADMIN)
+    path = "namespaces/open/resourceclaimtemplates/versions"
+    found = {version: cluster.api.get(f"/apis/resource.k8s.io/{version}/{path}").json() for version in VERSIONS}
+    assert {one["apiVersion"] for one in found.values()} == {f"resource.k8s.io/{version}" for version in VERSIONS}
+    newest, *others = [read(one) for one in found.values()]
+    assert [(one.classes, one.amount, one.admin) for one in newest] == [
+        (("gpu.nvidia.com",), 2, False),
+        (("gpu.nvidia.com", "gpu.nvidia.com"), None, False),
+        (("gpu.nvidia.com",), None, True),
+    ]
+    assert others == [newest, newest]
 
 
 GANG = {"app.kubernetes.io/gang-id": "train", "app.kubernetes.io/gang-size": str(MEMBERS)}

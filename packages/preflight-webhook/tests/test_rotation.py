@@ -20,6 +20,7 @@ from preflight_webhook import certs
 from preflight_webhook.certificates import Material
 from preflight_webhook.kube import Client, Connection
 
+pytestmark = pytest.mark.timeout(180)  # the server looks for a new certificate every few seconds
 TARGET = certs.Target("preflight", "preflight-injector-tls", "preflight-injector", "preflight-injector")
 AGED = timedelta(days=61)
 """Of the 90 that a certificate lives: due, and trusted still."""
