@@ -140,6 +140,7 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
         "checks": ["dcgm-diag", "ours"],
         "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease"],
         "gpuResourceNames": ["nvidia.com/gpu"],
+        "instanceTypeLabel": "node.kubernetes.io/instance-type",
         "leaseDuration": "15s",
         "logLevel": "info",
         "namespaces": [],

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from preflight_proto.stamp import gang_hash
+from preflight_webhook.config import parse
+from preflight_webhook.delay import longest
 
 JOB = """
 apiVersion: batch/v1
@@ -41,7 +43,7 @@ def test_every_pod_and_template_is_explained(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "Job train: injected" in done.stdout
     assert "reserves: 8 nvidia.com/gpu" in done.stdout
-    assert "worst-case start delay: 2m" in done.stdout
+    assert "worst-case start delay: 4m10s" in done.stdout
     assert "Pod web: no-gpu" in done.stdout
 
 
@@ -51,7 +53,7 @@ def test_standard_input_and_json_work() -> None:
     assert (told["result"], told["checks"], told["worst_case_start_delay_seconds"]) == (
         "injected",
         ["dcgm-diag"],
-        120.0,
+        250.0,  # another pod's diagnostic, its own, the report
     )
 
 
@@ -100,15 +102,18 @@ def test_the_gang_is_explained(tmp_path: Path) -> None:
         "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm",
     ]
     assert "Pod driver: stamped" in lines
-    assert "  worst-case start delay: 15m if every check uses up its time" in lines  # 10 of them waiting for the others
+    # 10 minutes of it waiting for the others
+    assert any(line.startswith("  worst-case start delay: 15m10s if every check") for line in lines)
 
 
 def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
     def label(text: str) -> str:
         told = json.loads(explain("-f", "-", "-o", "json", stdin=text).stdout)
         assert told["gang"]["id"] == "llm"
-        [operation] = [o for o in told["patch"] if o["path"].startswith("/metadata/labels")]
-        return str(operation["value"]["preflight.nvsentinel.nvidia.com/gang"])
+        [operation] = [
+            o for o in told["patch"] if o["path"] == "/metadata/labels/preflight.nvsentinel.nvidia.com~1gang"
+        ]
+        return str(operation["value"])
 
     job = MEMBERS.split("---", maxsplit=1)[0]
     assert label(job) == gang_hash("hpc", "llm")
@@ -218,6 +223,65 @@ def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> 
         "warning: spec.containers[0].envFrom[0]: what Secret tuning holds is not known at admission and not passed on to nccl-loopback"
         in done.stdout
     )
+
+
+MADE_BY = {
+    "Job": ("spec: {completionMode: Indexed, template: TEMPLATE}", "train (by job, "),
+    "CronJob": ("spec: {jobTemplate: {spec: {completionMode: Indexed, template: TEMPLATE}}}", "train-1 (by job, "),
+    "JobSet": (
+        "spec: {replicatedJobs: [{name: w, groupName: g, template: {spec: {template: TEMPLATE}}}]}",
+        "train/g (by jobset, ",
+    ),
+    "LeaderWorkerSet": (
+        "spec: {leaderWorkerTemplate: {size: 4, workerTemplate: TEMPLATE}}",
+        "train/0 (by lws, 4 members)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "gang"), MADE_BY.values(), ids=MADE_BY)
+def test_what_controllers_write_to_their_pods_names_the_gang(
+    spec: str, gang: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind = request.node.callspec.id
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: dcgm-diag, image: d}]\ngangDiscovery: {optIn: [lws, jobset, job]}")
+    template = "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    text = f"kind: {kind}\nmetadata: {{name: train}}\n{spec.replace('TEMPLATE', template)}"
+    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+
+
+def test_a_stateful_set_s_pods_start_in_order(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
+    template = "{metadata: {labels: {app.kubernetes.io/gang-id: g}}, spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    text = f"kind: StatefulSet\nmetadata: {{name: train}}\nspec: {{template: {template}}}"
+    assert "nccl-allreduce (start-order)" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+
+
+def test_the_patch_is_left_out_where_wanted() -> None:
+    done = explain("-f", "-", "--brief", stdin=JOB)
+    assert "patch: 3 operation(s)" in done.stdout
+    assert "preflight-dcgm-diag" not in done.stdout
+    one = JOB.split("---", maxsplit=1)[0]
+    assert "patch" not in json.loads(explain("-f", "-", "--brief", "-o", "json", stdin=one).stdout)
+
+
+@pytest.mark.parametrize(
+    ("check", "seconds"),
+    [
+        ("{name: dcgm-diag, image: d}", 1810.0),
+        ("{name: dcgm-diag, image: d, timeout: 60s}", 130.0),
+        ("{name: dcgm-diag, image: d, timeout: 60s, env: [{name: DCGM_QUEUE_TIMEOUT, value: 5s}]}", 75.0),
+        ("{name: nccl-loopback, image: l}", 610.0),
+        ("{name: mine, image: m}", 310.0),
+        ("{name: mine, image: m, env: [{name: CHECK_TIMEOUT, value: 30s}]}", 40.0),
+        ("{name: mine, image: m, env: [{name: CHECK_TIMEOUT, value: soon}]}", 310.0),
+    ],
+)
+def test_the_longest_delay_is_what_each_check_allows_itself(check: str, seconds: float) -> None:
+    config = parse(f"checks: [{check}]\ndcgm: {{diagLevel: 2}}")
+    assert longest(config.checks[0], config) == seconds
 
 
 @pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])

@@ -64,13 +64,12 @@ class Server:
         return context
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    config = folder / "config.yaml"
-    config.write_text("checks: [{name: dcgm-diag, image: d}]")
+def start(folder: Path, *options: str, config: str = "checks: [{name: dcgm-diag, image: d}]") -> subprocess.Popen[str]:
+    (folder / "config.yaml").write_text(config)
     command = [
         "serve",
         "--config",
-        str(config),
+        str(folder / "config.yaml"),
         "--cert-dir",
         str(folder),
         "--host",

@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
     )
+    explain.add_argument("--brief", action="store_true", help="without the patch")
     explain.set_defaults(run=_explain)
 
     validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
@@ -171,7 +172,7 @@ def _explain(args: argparse.Namespace) -> int:
     coloured = args.color == "always" or (args.color == "auto" and on_terminal)
     try:
         found = _from_cluster(args.live, args.namespace, config) if args.live else _from_files(args.file)
-        told = [explain(one, config, args.output, coloured=coloured) for one in found]
+        told = [explain(one, config, args.output, coloured=coloured, brief=args.brief) for one in found]
     except (KubeError, ValueError) as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_INPUT

@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 from msgspec import to_builtins
-from preflight_proto.durations import format_duration, parse_duration
-from preflight_proto.names import DCGM_DIAG
+from preflight_proto.durations import format_duration
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
 from .admission import decide
 from .config import Config
 from .decision import Decision
+from .delay import longest
 from .inheritance import held_back, loads_code
 from .patch import applied
 from .policy import effective, in_force
@@ -25,31 +25,35 @@ from .workloads import Found, Object
 
 __all__ = ["explain"]
 
-_DCGM_SECONDS = {1: 120.0, 2: 900.0, 3: 2700.0, 4: 10800.0}  # what check-dcgm allows where nothing is set
 _COLOURS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
 
 
-def explain(found: Found, config: Config, form: str, *, coloured: bool = False) -> str:
-    """The decision about one pod as text, JSON or YAML. Raises :class:`ValueError` when the pod cannot be read."""
+def explain(found: Found, config: Config, form: str, *, coloured: bool = False, brief: bool = False) -> str:
+    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises :class:`ValueError` when the pod cannot be read."""
     config, own = _of_namespace(found, config)
     try:
         body = json.dumps(found.pod).encode()
         decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
     except BadReview as error:
         raise ValueError(f"{found.what}: {error}.") from None
-    delay = sum(_seconds(name, config) for name in decision.checks)
+    delays = {check.name: longest(check, config) for check in config.checks if check.name in decision.checks}
     warnings = [*decision.warnings, *_unseen(decision), *_code(found.pod, decision, config)]
     if form == "text":
-        return "\n".join(_lines(found, decision, delay, own, warnings, coloured=coloured))
+        lines = [*_lines(found, decision, delays, own, warnings)]
+        if decision.patch and not brief:
+            lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
+        return "\n".join(lines)
     fields: dict[str, Any] = {
-        name: getattr(decision, name) for name in ("result", "message", "checks", "gpus", "patch")
+        name: getattr(decision, name)
+        for name in ("result", "message", "checks", "gpus", "patch")
+        if not (brief and name == "patch")
     }
     fields["warnings"] = warnings
     fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
     fields["gang"] = to_builtins(decision.stamp)
     fields["preflight_config"] = own or None
-    told = {"object": found.what, **fields, "worst_case_start_delay_seconds": delay}
+    told = {"object": found.what, **fields, "worst_case_start_delay_seconds": sum(delays.values())}
     return json.dumps(told, indent=2) if form == "json" else _yaml(told)
 
 
@@ -101,9 +105,7 @@ def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
             yield f"{name} is not passed on to the checks, as it loads code; list the very name in ncclEnvPatterns to have it"
 
 
-def _lines(
-    found: Found, decision: Decision, delay: float, own: str, warnings: list[str], *, coloured: bool
-) -> Iterator[str]:
+def _lines(found: Found, decision: Decision, delays: dict[str, float], own: str, warnings: list[str]) -> Iterator[str]:
     yield f"{found.what}: {decision.result}"
     if own:
         yield f"  by: {own}"
@@ -116,13 +118,12 @@ def _lines(
         yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; told in ConfigMap {gang.config_map}"
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
-    if decision.checks:
-        yield f"  worst-case start delay: {format_duration(delay)} if every check uses up its time"
+    if delays:
+        each = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in delays.items())
+        yield f"  worst-case start delay: {format_duration(sum(delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(delays) > 1 else ''}"
     for warning in warnings:
         yield f"  warning: {warning}"
     yield f"  patch: {len(decision.patch)} operation(s)"
-    if decision.patch:
-        yield from _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
 
 
 def _diff(before: Object, after: Object, *, coloured: bool) -> Iterator[str]:
@@ -138,11 +139,3 @@ def _yaml(value: Any) -> str:
             return True  # what stands twice is written twice
 
     return yaml.dump(value, Dumper=Plain, sort_keys=False, width=1000).rstrip()
-
-
-def _seconds(name: str, config: Config) -> float:
-    check = next(c for c in config.checks if c.name == name)
-    waiting = parse_duration(config.gang_timeout) if check.gang_wide else 0.0
-    if given := check.timeout or config.check_timeout:
-        return waiting + parse_duration(given)
-    return waiting + (_DCGM_SECONDS[config.dcgm.diag_level] if name == DCGM_DIAG else 300.0)

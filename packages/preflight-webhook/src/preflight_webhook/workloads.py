@@ -131,13 +131,94 @@ def _place(item: Object) -> tuple[str, str]:
 
 
 def _pods(item: Object) -> Iterator[tuple[str, Object]]:
-    if item.get("kind") == "Pod":
+    kind = str(item.get("kind"))
+    if kind == "Pod":
         yield "", item
         return
-    for path in _PATHS.get(str(item.get("kind")), ()):
+    for path in _PATHS.get(kind, ()):
         for suffix, template in _at(item, path, ""):
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": template.get("metadata") or {}}
-            yield suffix, {**pod, "spec": template.get("spec")}
+            metadata = _written(item, kind, suffix.removeprefix(", "), template.get("metadata"))
+            yield suffix, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
+
+
+def _written(item: Object, kind: str, part: str, metadata: Any) -> Object:
+    """A template's metadata with what the controller of ``kind`` writes to the pods of its ``part``: by that their gang is known.
+
+    Of several pods it is the first one's; an owner's UID is not known yet.
+    """
+    _, name = _place(item)
+    labels, annotations, owner = _WRITTEN[kind](item, name, part) if kind in _WRITTEN else ({}, {}, kind)
+    given = metadata if isinstance(metadata, dict) else {}
+    made = dict(given)
+    if labels:
+        made["labels"] = {**(given.get("labels") or {}), **labels}
+    if annotations:
+        made["annotations"] = {**(given.get("annotations") or {}), **annotations}
+    made["ownerReferences"] = [{"kind": owner, "name": name, "uid": "", "controller": True}]
+    return made
+
+
+_Marks = tuple[dict[str, str], dict[str, str], str]
+"""Labels and annotations, and the kind of the owner."""
+
+
+def _of_job(item: Object, name: str, _: str) -> _Marks:
+    return *_job_marks(_spec(item), name, "NonIndexed"), "Job"
+
+
+def _of_cron_job(item: Object, name: str, _: str) -> _Marks:
+    template = (_spec(item).get("jobTemplate") or {}) if isinstance(_spec(item).get("jobTemplate"), dict) else {}
+    return *_job_marks(_spec(template), f"{name}-1", "NonIndexed"), "Job"
+
+
+def _job_marks(spec: Object, name: str, mode: str) -> tuple[dict[str, str], dict[str, str]]:
+    index = {_COMPLETION: "0"} if (spec.get("completionMode") or mode) == "Indexed" else {}
+    return {"batch.kubernetes.io/job-name": name, **index}, index
+
+
+def _of_jobset(item: Object, name: str, part: str) -> _Marks:
+    jobs = [one for one in _spec(item).get("replicatedJobs") or () if isinstance(one, dict)]
+    job: Object = next((one for one in jobs if one.get("name") == part), {})
+    template = job.get("template")
+    labels, annotations = _job_marks(
+        _spec(template if isinstance(template, dict) else {}), f"{name}-{part}-0", "Indexed"
+    )
+    own = {
+        "jobset-name": name,
+        "replicatedjob-name": part,
+        "group-name": str(job.get("groupName") or "default"),
+    }
+    marks = {f"jobset.sigs.k8s.io/{key}": value for key, value in own.items()}
+    return {**labels, **marks}, {**annotations, **marks}, "Job"
+
+
+def _of_lws(item: Object, name: str, part: str) -> _Marks:
+    template = _spec(item).get("leaderWorkerTemplate")
+    size = (template.get("size") if isinstance(template, dict) else None) or 1
+    index = "0" if part == "leader" else "1"
+    labels = {"name": name, "group-index": "0", "worker-index": index}
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    return {prefix + key: value for key, value in labels.items()}, {f"{prefix}size": str(size)}, "StatefulSet"
+
+
+def _of_deployment(_: Object, __: str, ___: str) -> _Marks:
+    return {}, {}, "ReplicaSet"
+
+
+_COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
+_WRITTEN: Final[Mapping[str, Callable[[Object, str, str], _Marks]]] = {
+    "Job": _of_job,
+    "CronJob": _of_cron_job,
+    "JobSet": _of_jobset,
+    "LeaderWorkerSet": _of_lws,
+    "Deployment": _of_deployment,
+}
+"""Keys as in the webhook's sources; of any other kind the owner is all that is written."""
+
+
+def _spec(item: Object) -> Object:
+    found = item.get("spec")
+    return found if isinstance(found, dict) else {}
 
 
 def _at(item: Any, path: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Object]]:
