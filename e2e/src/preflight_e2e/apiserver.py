@@ -142,6 +142,10 @@ class ApiServer:
         if self._served(path):
             return
         self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        self.served(path)
+
+    def served(self, path: str) -> None:
+        """Wait until a collection can be listed: a definition takes a moment."""
         end = time.monotonic() + READY_SECONDS
         while not self._served(path):
             assert time.monotonic() < end, f"{path} is not served"
