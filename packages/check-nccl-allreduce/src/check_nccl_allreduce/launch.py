@@ -56,8 +56,12 @@ class _Line(msgspec.Struct, frozen=True):
     where: str = ""
     error: str | None = None
     port: int | None = None
+    at: float | None = None
+    """When, on the clock that all processes of this machine share (CLOCK_MONOTONIC, seconds)."""
     beat: bool = False
-    over: bool = False
+    loaded: bool = False
+    stuck: bool = False
+    over: int = 0
 
 
 @dataclass
@@ -70,6 +74,8 @@ class _Worker:
     done: _Line | None = None
     port: int | None = None
     gone: bool = False
+    entered: float = 0.0
+    timed: float | None = None
 
     def order(self) -> None:
         """Forget what it said: it is about to be given something new to do."""
@@ -80,10 +86,19 @@ class _Worker:
         return self.port is not None or self.gone or self.done is not None
 
 
+@dataclass(frozen=True)
+class Began:
+    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with starting its ranks, first timed iteration."""
+
+    ordered: float
+    entered: float
+    timed: float
+
+
 class Agent:
     """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it has started.
 
-    In between it forks torchrun, :meth:`run` once, and then, with each :meth:`fork`, fresh workers for probes in the place of
+    In between it forks torchrun with each :meth:`run`, and then, with each :meth:`fork`, fresh workers for probes in the place of
     whatever it has forked. Torchrun's workers serve :meth:`open` and :meth:`probe` as well. ``group`` holds its watchers.
     """
 
@@ -96,6 +111,11 @@ class Agent:
         self._news = anyio.Event()
         self._over = False
         self._forks = False
+        self._launches = 0
+        self._ordered = 0.0
+        self._warmup, self._backend = 0, ""
+        self._stuck = False
+        self.loaded = anyio.Event()
 
     async def load(self) -> None:
         """Start the process, which imports torch and waits for its arguments."""
@@ -128,9 +148,19 @@ class Agent:
             shutil.rmtree(self._home, ignore_errors=True)
 
     async def run(
-        self, start: Start, roster: Roster, address: str, count: int, changed: Callable[[Stage], None]
+        self,
+        start: Start,
+        roster: Roster,
+        address: str,
+        count: int,
+        changed: Callable[[Stage], None],
+        *,
+        variables: Mapping[str, str],
     ) -> Result:
-        """Run ``count`` workers here as this roster's rank; returns when all have spoken, or one has failed."""
+        """Run ``count`` workers here as this roster's rank, with these ``variables`` too, which fresh ones get as well.
+
+        Returns when all have spoken, or one has failed.
+        """
         secret = _secret(roster, start.round)
         order = {
             "backend": start.backend,
@@ -138,6 +168,7 @@ class Agent:
             "iterations": start.iterations,
             "warmup": start.warmup,
             "timeout": start.timeout,
+            "op": start.op,
             "master_addr": roster.master_addr,
             "master_port": start.master_port,
             "secret": secret,
@@ -153,25 +184,50 @@ class Agent:
             f"--rdzv-conf=timeout={max(1, int(start.timeout))}",
             "--max-restarts=0",
         ]
+        self._workers.clear()
+        self._output.clear()
+        self._launches, self._forks, self._over = self._launches + 1, False, self.ended
+        self._ordered, self._warmup, self._backend = anyio.current_time(), start.warmup, start.backend
         await self._tell_agent(
             {
                 "argv": argv,
-                "env": {"PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(), "OMP_NUM_THREADS": "1"},
+                "launch": self._launches,
+                "env": {
+                    **variables,
+                    "PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(),
+                    "OMP_NUM_THREADS": "1",
+                },
             }
         )
         return await self._outcome(start.round, count, changed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process that holds torch is gone, and no launch can come of it any more."""
+        return self._process is None or self._process.returncode is not None
+
+    @property
+    def began(self) -> Began | None:
+        """When the last launch's slowest worker here got how far; None before the first timed iteration."""
+        times = [worker.timed for worker in self._workers.values()]
+        if not times or None in times:
+            return None
+        entered = max(worker.entered for worker in self._workers.values())
+        return Began(self._ordered, entered, max(time for time in times if time is not None))
 
     async def fork(self, count: int, first_rank: int) -> None:
         """Have ``count`` fresh workers for probes, the first of them that rank of the gang; the earlier ones are killed."""
         self._workers.clear()
         self._forks = True
-        self._over = self._process is None or self._process.returncode is not None
+        self._over = self.ended
         await self._tell_agent({"fork": count, "env": {"FIRST_RANK": str(first_rank), "OMP_NUM_THREADS": "1"}})
-        while len(self._workers) < count and not self._over:
+        while len(self._workers) < count and not self._over and not self._stuck:
             await self._next_news()
 
     async def open(self, number: int, address: str) -> Opened:
         """A store in the first worker here, for the others of a probe to meet in."""
+        if self._stuck:
+            return Opened(number, trouble=troubles.stuck(self._backend))
         worker = self._workers.get(0)
         if worker is None:
             return Opened(number, trouble=troubles.died("the worker", self.output))
@@ -187,6 +243,8 @@ class Agent:
 
     async def probe(self, probe: Probe, roster: Roster, count: int, changed: Callable[[Stage], None]) -> Result:
         """One probe on the workers that are here."""
+        if self._stuck:
+            return Result(probe.round, trouble=troubles.stuck(self._backend))
         for worker in list(self._workers.values()):
             worker.order()
             order = {
@@ -195,6 +253,7 @@ class Agent:
                 "iterations": probe.iterations,
                 "warmup": probe.warmup,
                 "timeout": probe.timeout,
+                "op": probe.op,
                 "rank": probe.base + worker.local,
                 "world": probe.world,
                 "host": probe.host,
@@ -212,6 +271,8 @@ class Agent:
         last = None
         failed_at: float | None = None
         while True:
+            if self._stuck:
+                return Result(number, trouble=troubles.stuck(self._backend))
             workers = list(self._workers.values())
             if len(workers) == count and (now := _slowest(workers)) != last:
                 last = now
@@ -295,15 +356,21 @@ class Agent:
 
     def _take(self, worker: _Worker | None, line: _Line, stream: SocketStream) -> _Worker | None:
         if worker is None:
-            self._over = self._over or (line.over and not self._forks)
+            self._over = self._over or (line.over == self._launches and not self._forks)
+            self._stuck = self._stuck or line.stuck
+            if line.loaded:
+                self.loaded.set()
             if line.rank is None or line.local is None:
                 return None
             worker = self._workers[line.local] = _Worker(line.rank, line.local, stream, anyio.current_time())
+            worker.entered = line.at or 0.0
         worker.heard = anyio.current_time()
         if line.port is not None:
             worker.port = line.port
         elif line.stage is not None:
             worker.stage = Stage(line.stage, line.iteration)
+            if line.stage == "measuring" and line.iteration == self._warmup and not self._forks:
+                worker.timed = line.at  # said twice: by the last warm-up as it ended, and then as the clock starts
         elif line.times is not None or line.error is not None:
             worker.done = line
             if line.error is None:

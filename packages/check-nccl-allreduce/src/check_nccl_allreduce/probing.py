@@ -106,6 +106,7 @@ def next_probes(
         init=INIT_SHARE * seconds,
         timeout=seconds,
         fresh=fresh,
+        op=start.op,
     )
 
 

@@ -1,4 +1,4 @@
-"""This pod's ranks, round after round: each has a torchrun of its own, and the last one stays until the verdict is there."""
+"""This pod's ranks, round after round: each launch is a torchrun of its own, and the last one stays until the verdict is there."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ __all__ = ["Ranks"]
 
 
 class Ranks:
-    """``async with Ranks(...)`` loads the first torchrun, so that its seconds pass while the gang is awaited; leaving ends all."""
+    """``async with Ranks(...)`` loads torch, so that its seconds pass while the gang is awaited; leaving ends all."""
 
     def __init__(self, environ: Mapping[str, str], address: str, say: Callable[[str], None]) -> None:
         self._environ, self._address, self._say = environ, address, say
         self._group = anyio.create_task_group()
         self._agent: Agent | None = None
-        self._used = False
         self._roster: Roster | None = None
         self._count = 0
+        self._joined = 0.0
+        self._variables: Mapping[str, str] = {}
         self._renewed = 0
 
     async def __aenter__(self) -> Ranks:
         await self._group.__aenter__()
         try:
-            await self._fresh(used=False)
+            await self._loaded()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -45,9 +46,10 @@ class Ranks:
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
 
-    def join(self, roster: Roster, count: int) -> None:
-        """Be ``count`` ranks of this roster's member."""
-        self._roster, self._count = roster, count
+    def join(self, roster: Roster, count: int, variables: Mapping[str, str]) -> None:
+        """Be ``count`` ranks, with these ``variables`` too, of this roster's member, which has just been read."""
+        self._roster, self._count, self._joined = roster, count, anyio.current_time()
+        self._variables = variables
 
     async def obey(self, order: Order, changed: Callable[[Stage], None]) -> Result | Opened:
         """Do what the leader orders."""
@@ -67,7 +69,7 @@ class Ranks:
         self._say(
             f"round {start.round}: {self._count} of {start.world} ranks here, {start.backend}, {show_size(start.size)} per rank, {start.warmup}+{start.iterations} iterations, rendezvous {roster.master_addr}:{start.master_port}"
         )
-        agent = await self._fresh()
+        agent = await self._loaded()
         ready_said = False
 
         def tell(stage: Stage) -> None:
@@ -77,7 +79,7 @@ class Ranks:
                 ready_said = True
                 self._say("the communicator works")
 
-        result = await agent.run(start, roster, self._address, self._count, tell)
+        result = await agent.run(start, roster, self._address, self._count, tell, variables=self._variables)
         if result.trouble is not None:
             self._say(f"here: {result.trouble.code}: {result.trouble.text}")
             for line in agent.output.splitlines()[-20:]:
@@ -85,6 +87,11 @@ class Ranks:
         else:
             self._say(
                 f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
+            )
+        if (began := agent.began) is not None:
+            whole, torchrun = began.timed - self._joined, began.entered - began.ordered
+            self._say(
+                f"from the roster to the first timed iteration: {whole:.3f} s; torchrun's own start: {torchrun:.3f} s; without it: {whole - torchrun:.3f} s"
             )
         return result
 
@@ -109,12 +116,16 @@ class Ranks:
             await agent.fork(self._count, (roster.rank or 0) * self._count)
         return agent
 
-    async def _fresh(self, *, used: bool = True) -> Agent:
-        """A torchrun that has not run yet, in the place of one that has."""
-        if self._used or self._agent is None:
+    async def _loaded(self) -> Agent:
+        """The process that holds torch; another one where it has ended."""
+        if self._agent is None or self._agent.ended:
             if self._agent is not None:
                 await self._agent.end()
-            self._agent = Agent(self._environ, self._group)
-            await self._agent.load()
-        self._used = used
+            self._agent = agent = Agent({**self._environ, **self._variables}, self._group)
+            await agent.load()
+            self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
         return self._agent
+
+    async def _tell_loaded(self, agent: Agent, since: float) -> None:
+        await agent.loaded.wait()
+        self._say(f"torch is loaded after {anyio.current_time() - since:.1f} s")

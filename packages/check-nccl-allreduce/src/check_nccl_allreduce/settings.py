@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import Parser, gbps, one_of, setting, text, whole_number
+from preflight_proto.check import Parser, gbps, one_of, setting, text, topology, whole_number
 
 __all__ = ["DEFAULT_SIZE", "Settings", "show_size", "size"]
 
@@ -62,9 +62,45 @@ class Settings:
         "NCCL_ALLREDUCE_ITERATIONS", whole_number(1, 1000), default=20, help="timed iterations; the median counts"
     )
     warmup: int = setting("NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them")
+    op: str = setting(
+        "NCCL_ALLREDUCE_OP",
+        one_of("sum", "max", "min"),
+        default="sum",
+        help="how the ranks' numbers are reduced: what is exact in any order, so that every bit can be verified; the table of known hardware is of sums",
+    )
     fabric: str = setting(
         "NCCL_ALLREDUCE_FABRIC",
         text("a fabric class", "e.g. ib-8x400, see the README"),
         default="",
         help="the network between the nodes, as the table of known hardware calls it; unknown: no floor of the table applies",
+    )
+    topology_folder: str = setting(
+        "NCCL_ALLREDUCE_TOPOLOGIES",
+        text("a folder", "a path"),
+        default=topology.FOLDER,
+        help="where the image keeps topology files",
+    )
+    topology_mapping: tuple[tuple[str, str], ...] = setting(
+        names.ENV_TOPOLOGY_MAP,
+        topology.mapping(),
+        default=(),
+        help="which of them an instance type gets when the workload brings none (NCCL_TOPO_FILE)",
+    )
+    instance_type: str = setting(
+        "NODE_INSTANCE_TYPE",
+        text("an instance type", "the node's label node.kubernetes.io/instance-type"),
+        default="",
+        help=f"the node's instance type, for {names.ENV_TOPOLOGY_MAP}",
+    )
+    instance_type_path: str = setting(
+        names.ENV_INSTANCE_TYPE_PATH,
+        text("a path", f"e.g. {names.INSTANCE_TYPE_PATH}"),
+        default="",
+        help="file with the node's instance type, where NODE_INSTANCE_TYPE is not set",
+    )
+    topology_fallback: str = setting(
+        names.ENV_TOPOLOGY_FALLBACK,
+        one_of("true", "false"),
+        default="true",
+        help="false: without a topology file there is no verdict; true: NCCL then finds out for itself",
     )

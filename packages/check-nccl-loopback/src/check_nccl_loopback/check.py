@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Gpu, Inconclusive, Outcome, Run, Verdict, run_main
+from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, run_main
 from preflight_proto.check import gpus as devices
-from preflight_proto.check.nccl import choose_topology, unusual_variables
-from preflight_proto.check.node import instance_type
+from preflight_proto.check.nccl import unusual_variables
+from preflight_proto.check.topology import find as find_topology
 
 from . import floors, links, perf
 from .judge import SMALLER, Case, Step, Taken, What, decide
@@ -59,21 +59,14 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | No
     joined, source = await links.find(lambda argv, patience: run.command(argv, timeout=patience), gpus)
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     known = {size: row for size in sizes if (row := floors.find(model, len(gpus), joined, size))}
-    users_file, kind = os.environ.get("NCCL_TOPO_FILE", ""), settings.instance_type
-    if not users_file and not kind and settings.instance_type_path:
-        kind = await instance_type(settings.instance_type_path)
-    topology = choose_topology(
-        users_file,
-        kind,
-        dict(settings.topology_mapping),
-        perf.topology_files(settings.topology_folder),
+    topology = await find_topology(
+        os.environ,
+        settings.topology_mapping,
         settings.topology_folder,
+        kind=settings.instance_type,
+        kind_path=settings.instance_type_path,
+        fallback=settings.topology_fallback == "true",
     )
-    if topology.path is None and settings.topology_fallback == "false":
-        raise Inconclusive(
-            "NO_TOPOLOGY",
-            f'no topology file for instance type "{kind}", and NCCL is not to find out for itself; map it in ncclTopology.instanceTypeMapping.',
-        )
     unusual = tuple(unusual_variables(os.environ))
     case = Case(
         tuple(gpus),

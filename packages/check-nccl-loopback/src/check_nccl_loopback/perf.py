@@ -17,7 +17,7 @@ from .judge import Step
 from .measurement import Measurement
 from .settings import Settings
 
-__all__ = ["argv", "environment", "run", "shared_memory", "topology_files"]
+__all__ = ["argv", "environment", "run", "shared_memory"]
 
 SHM = Path("/dev/shm")  # noqa: S108 (NCCL's, not ours)
 
@@ -68,11 +68,3 @@ def shared_memory() -> str:
         return f"{SHM} cannot be used: {error.strerror}"
     total, free = (stat.f_frsize * blocks // (1 << 20) for blocks in (stat.f_blocks, stat.f_bavail))
     return f"{SHM} has {total} MiB, {free} free"
-
-
-def topology_files(folder: str) -> frozenset[str]:
-    """The names of the files in ``folder``; none when there is no such folder."""
-    try:
-        return frozenset(entry.name for entry in Path(folder).iterdir())
-    except OSError:
-        return frozenset()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import gbps, one_of, setting, text, whole_number
+from preflight_proto.check import gbps, one_of, setting, text, topology, whole_number
 from preflight_proto.check.settings import Parser
 
 __all__ = ["Settings", "size_text"]
@@ -39,21 +39,6 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
-    def parse(raw: str) -> tuple[tuple[str, str], ...]:
-        pairs = [item.split("=", 1) for item in raw.split(",") if item.strip()]
-        if any(len(pair) != 2 or not pair[0].strip() or "/" in pair[1] for pair in pairs):
-            raise ValueError
-        return tuple((pair[0].strip(), pair[1].strip()) for pair in pairs)
-
-    return Parser(
-        parse,
-        "a list of instance-type=file",
-        "e.g. Standard_ND96isr_H100_v5=azure-ndv5.xml",
-        lambda pairs: ",".join("=".join(pair) for pair in pairs),
-    )
-
-
 @dataclass(frozen=True)
 class Settings:
     threshold: float | None = setting(
@@ -83,12 +68,12 @@ class Settings:
     topology_folder: str = setting(
         "NCCL_LOOPBACK_TOPOLOGIES",
         text("a folder", "a path"),
-        default="/opt/nvsentinel/nccl-topologies",
+        default=topology.FOLDER,
         help="where the image keeps topology files",
     )
     topology_mapping: tuple[tuple[str, str], ...] = setting(
         names.ENV_TOPOLOGY_MAP,
-        _mapping(),
+        topology.mapping(),
         default=(),
         help="which of them an instance type gets when the workload brings none (NCCL_TOPO_FILE)",
     )

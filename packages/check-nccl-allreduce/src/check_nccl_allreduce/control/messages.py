@@ -80,6 +80,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     warmup: int
     world: int
     timeout: float
+    op: str = "sum"
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -118,6 +119,7 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     init: float
     timeout: float
     fresh: bool = False
+    op: str = "sum"
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
