@@ -35,6 +35,7 @@ def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monke
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     mapped = (("p5.48xlarge", "p5.xml"),)
     brings, said = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
+    assert brings.gpus == GPUS
     assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
     assert said == ["topology: p5.xml for p5.48xlarge"]
 

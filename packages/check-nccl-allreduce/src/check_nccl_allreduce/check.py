@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, run_main, topology
+from preflight_proto.check import Check, Gpu, Inconclusive, Run, Verdict, nccl, run_main, topology
 from preflight_proto.roster import Roster
 
 from . import blame, judge, network
@@ -36,7 +36,7 @@ class Equipment:
 
     backend: str = "gloo"
     workers: int = 1
-    model: str = ""
+    gpus: tuple[Gpu, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the workers get besides the environment."""
     trouble: Trouble | None = None
@@ -63,12 +63,12 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         node=run.kit.node_name,
         backend=equipment.backend,
         workers=equipment.workers,
-        model=equipment.model,
+        model=equipment.gpus[0].name if equipment.gpus else "",
         fabric=run.settings.fabric,
         unusual=unusual,
         trouble=equipment.trouble,
     )
-    ranks.join(roster, equipment.workers, equipment.variables)
+    ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
     member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)
     run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")
@@ -121,7 +121,7 @@ async def _equipment(run: Run[Settings]) -> Equipment:
     variables = {"NCCL_TOPO_FILE": chosen.path} if chosen.path is not None else {}
     mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
-    return Equipment("nccl", len(gpus), gpus[0].name, variables, trouble)
+    return Equipment("nccl", len(gpus), gpus, variables, trouble)
 
 
 async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:

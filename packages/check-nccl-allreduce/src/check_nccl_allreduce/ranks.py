@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from statistics import median
 from types import TracebackType
+from typing import Final
 
 import anyio
+from preflight_proto.check import Gpu
+from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
-from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start
+from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, Trouble
 from .launch import Agent
 from .settings import show_size
 
 __all__ = ["Ranks"]
+
+NVML_WITHIN: Final = 5.0
+"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this member fared."""
 
 
 class Ranks:
@@ -27,6 +33,7 @@ class Ranks:
         self._count = 0
         self._joined = 0.0
         self._variables: Mapping[str, str] = {}
+        self._gpus: tuple[Gpu, ...] = ()
         self._renewed = 0
 
     async def __aenter__(self) -> Ranks:
@@ -46,10 +53,10 @@ class Ranks:
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
 
-    def join(self, roster: Roster, count: int, variables: Mapping[str, str]) -> None:
-        """Be ``count`` ranks, with these ``variables`` too, of this roster's member, which has just been read."""
+    def join(self, roster: Roster, count: int, variables: Mapping[str, str], gpus: tuple[Gpu, ...] = ()) -> None:
+        """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's member, which has just been read."""
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
-        self._variables = variables
+        self._variables, self._gpus = variables, gpus
 
     async def obey(self, order: Order, changed: Callable[[Stage], None]) -> Result | Opened:
         """Do what the leader orders."""
@@ -80,6 +87,7 @@ class Ranks:
                 self._say("the communicator works")
 
         result = await agent.run(start, roster, self._address, self._count, tell, variables=self._variables)
+        result = await self._explained(result)
         if result.trouble is not None:
             self._say(f"here: {result.trouble.code}: {result.trouble.text}")
             for line in agent.output.splitlines()[-20:]:
@@ -98,7 +106,7 @@ class Ranks:
     async def _probe(self, probe: Probe, changed: Callable[[Stage], None]) -> Result:
         assert self._roster is not None
         agent = await self._probers(probe.round, fresh=probe.fresh)
-        result = await agent.probe(probe, self._roster, self._count, changed)
+        result = await self._explained(await agent.probe(probe, self._roster, self._count, changed))
         what = f"here: probe {probe.index + 1} of round {probe.round}, {probe.world} ranks"
         if result.trouble is not None:
             self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
@@ -125,6 +133,18 @@ class Ranks:
             await agent.load()
             self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
         return self._agent
+
+    async def _explained(self, result: Result) -> Result:
+        """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
+        if result.trouble is None or not self._gpus:
+            return result
+        lost: dict[str, str] = {}
+        with anyio.move_on_after(NVML_WITHIN):
+            lost = await devices.lost(self._gpus)
+        if not lost:
+            return result
+        told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
+        return Result(result.round, trouble=Trouble("device", "GPU_LOST", f"the driver has lost {told}"))
 
     async def _tell_loaded(self, agent: Agent, since: float) -> None:
         await agent.loaded.wait()
