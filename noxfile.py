@@ -131,7 +131,7 @@ def e2e(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Three gangs, two sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
+    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
     sync(session, "--package", "preflight-e2e")
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:

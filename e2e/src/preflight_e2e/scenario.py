@@ -100,12 +100,16 @@ class Step(_Row, frozen=True, kw_only=True):
 
 
 class Scenario(_Row, frozen=True, kw_only=True):
-    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values."""
+    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values.
+
+    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there.
+    """
 
     id: str
     fault: str
     sees: str
     ring: Literal["component", "e2e"] = "e2e"
+    skipped_below: int | None = None
     values: dict[str, Any] = {}
     steps: tuple[Step, ...]
 

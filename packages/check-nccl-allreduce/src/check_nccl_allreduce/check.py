@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Gpu, Inconclusive, Run, Verdict, nccl, run_main, topology
+from preflight_proto.check import Check, Gpu, Inconclusive, Run, Verdict, nccl, node, run_main, topology
 from preflight_proto.roster import Roster
 
-from . import blame, judge, network
+from . import blame, domains, judge, network
 from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import Member
@@ -66,6 +66,7 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         model=equipment.gpus[0].name if equipment.gpus else "",
         fabric=run.settings.fabric,
         unusual=unusual,
+        topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)

@@ -86,6 +86,7 @@ def _localised(
             number = last.number + len(probed) + 1
             if not probed:
                 plan.say(f"looking for the cause: {base.reason}")
+                plan.say(shape.told())
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
             )

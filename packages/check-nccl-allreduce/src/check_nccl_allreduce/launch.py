@@ -28,7 +28,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
 from . import troubles
-from .control.messages import STAGES, Opened, Probe, Result, Stage, Start, Trouble
+from .control.messages import STAGES, Detail, Opened, Probe, Result, Stage, Start, Trouble
 
 __all__ = ["Agent"]
 
@@ -39,6 +39,9 @@ LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
 SILENT_AFTER: Final = 5.0
 """Seconds without a worker's sign of life, which comes each second."""
+DETAIL_WITHIN: Final = 8.0
+"""Seconds to wait for rails and directions once a probe is done, and the share of the probe's time that they may take."""
+DETAIL_SHARE: Final = 0.25
 DEATH_WITHIN: Final = 10.0
 """Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
 
@@ -51,6 +54,7 @@ class _Line(msgspec.Struct, frozen=True):
     stage: str | None = None
     iteration: int = 0
     times: list[float] | None = None
+    detail: tuple[float, float, float] | None = None
     verified: int = 0
     wrong: int = 0
     where: str = ""
@@ -72,6 +76,7 @@ class _Worker:
     heard: float
     stage: Stage = field(default_factory=lambda: Stage("launched"))
     done: _Line | None = None
+    detail: tuple[float, float, float] | None = None
     port: int | None = None
     gone: bool = False
     entered: float = 0.0
@@ -79,7 +84,7 @@ class _Worker:
 
     def order(self) -> None:
         """Forget what it said: it is about to be given something new to do."""
-        self.stage, self.done = Stage("launched"), None
+        self.stage, self.done, self.detail = Stage("launched"), None, None
 
     def said(self) -> bool:
         """Whether a store's port, or why there is none, is known."""
@@ -245,6 +250,7 @@ class Agent:
         """One probe on the workers that are here."""
         if self._stuck:
             return Result(probe.round, trouble=troubles.stuck(self._backend))
+        begun = anyio.current_time()
         for worker in list(self._workers.values()):
             worker.order()
             order = {
@@ -260,11 +266,29 @@ class Agent:
                 "port": probe.port,
                 "prefix": f"{_secret(roster, probe.round)}/{probe.index}",
                 "init": probe.init,
+                "detail": probe.detail,
             }
             await self._tell_worker(worker, order)
         if len(self._workers) < count:
             return Result(probe.round, trouble=troubles.died("a worker", self.output))
-        return await self._outcome(probe.round, count, changed)
+        result = await self._outcome(probe.round, count, changed)
+        if probe.detail and result.trouble is None:
+            patience = min(DETAIL_SHARE * probe.timeout, DETAIL_WITHIN)
+            last = min(anyio.current_time() + patience, begun + (1 - DETAIL_SHARE) * probe.timeout)
+            result = msgspec.structs.replace(result, detail=await self._detail(count, last))
+        return result
+
+    async def _detail(self, count: int, last: float) -> Detail | None:
+        """Rails and directions, unless they take too long or a worker is gone: the result is not to wait for hints."""
+        workers = [worker for _, worker in sorted(self._workers.items())]
+        with anyio.CancelScope(deadline=last):
+            while any(worker.detail is None and not worker.gone for worker in workers):
+                await self._next_news()
+        parts = [worker.detail for worker in workers if worker.detail is not None]
+        if len(parts) < count:
+            return None
+        rails = tuple(rail for rail, _, _ in parts) if count > 1 else ()
+        return Detail(rails, max(there for _, there, _ in parts), max(back for _, _, back in parts))
 
     async def _outcome(self, number: int, count: int, changed: Callable[[Stage], None]) -> Result:
         """When all workers have spoken, or one has failed."""
@@ -367,6 +391,8 @@ class Agent:
         worker.heard = anyio.current_time()
         if line.port is not None:
             worker.port = line.port
+        elif line.detail is not None:
+            worker.detail = line.detail
         elif line.stage is not None:
             worker.stage = Stage(line.stage, line.iteration)
             if line.stage == "measuring" and line.iteration == self._warmup and not self._forks:

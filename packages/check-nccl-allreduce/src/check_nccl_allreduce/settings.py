@@ -104,3 +104,9 @@ class Settings:
         default="true",
         help="false: without a topology file there is no verdict; true: NCCL then finds out for itself",
     )
+    domain_label: str = setting(
+        "NCCL_ALLREDUCE_DOMAIN_LABEL",
+        text("a node label", "e.g. example.com/rack, one of the gang controller's topologyLabels"),
+        default="",
+        help="the label whose value names the switch that a node is behind; by default the known one that groups most nodes",
+    )

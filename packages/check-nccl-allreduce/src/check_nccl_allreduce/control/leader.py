@@ -317,6 +317,7 @@ def _probe(order: Probes, index: int, rank: int, held: Opened) -> Probe:
         timeout=order.timeout,
         fresh=order.fresh,
         op=order.op,
+        detail=index in order.detail,
     )
 
 

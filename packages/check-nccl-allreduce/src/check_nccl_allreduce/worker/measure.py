@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from . import pattern
 
-__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all"]
+__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
@@ -100,7 +101,7 @@ def reduce_all(
         _fill(data, tables.row(rank, iteration))
         if iteration == task.warmup:
             say("measuring", iteration)
-        seconds = _timed(data, align, op, device)
+        seconds = timed(partial(dist.all_reduce, data, op=op), align, device)
         if iteration >= task.warmup:
             times.append(seconds)
         bad, first = _compare(data, tables.reduced(iteration))
@@ -134,19 +135,19 @@ def _check_memory(size: int, device: torch.device) -> None:
         )
 
 
-def _timed(data: torch.Tensor, align: torch.Tensor, op: dist.ReduceOp, device: torch.device) -> float:
-    """Seconds of one all-reduce of ``data``; the small one before it lets all ranks start together."""
+def timed(work: Callable[[], object], align: torch.Tensor, device: torch.device) -> float:
+    """Seconds of one collective; the small all-reduce before it lets all ranks start together."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         dist.all_reduce(align)
         start.record()
-        dist.all_reduce(data, op=op)
+        work()
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000
     dist.all_reduce(align)
     begun = time.perf_counter()
-    dist.all_reduce(data, op=op)
+    work()
     return time.perf_counter() - begun
 
 
