@@ -32,6 +32,11 @@ def test_time_truth_start_up_and_memory_have_bars_of_their_own() -> None:
     assert missed(verdict(start_up={"without_torchrun_s": 0.6, "parent_mb": 61.0})) == 1
 
 
-def test_one_fatal_event_of_a_clean_gang_misses() -> None:
-    figures = {"real": {"fatal_events": 0}, "scripted": {"fatal_events": 1}}
-    assert [bar.holds for bar in clean_bars(figures)] == [True, False]
+def clean(**changed: Any) -> dict[str, Any]:
+    return {"real": {"fatal_events": 0, "outcomes": {"passed OK": 3}, **changed}}
+
+
+def test_clean_gangs_hold_where_nobody_is_blamed_and_all_could_judge() -> None:
+    assert all(bar.holds for bar in clean_bars(clean()))
+    assert not all(bar.holds for bar in clean_bars(clean(fatal_events=1)))
+    assert not all(bar.holds for bar in clean_bars(clean(outcomes={"inconclusive INTERNAL_ERROR": 1})))

@@ -38,6 +38,7 @@ class Scripted:
     """In the place of the process that holds torch. ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of normal, the whole gang's all-reduce."""
 
     began = None
+    ended = False
     output = ""
 
     def __init__(self, environ: Mapping[str, str], group: Any) -> None:

@@ -61,6 +61,8 @@ def run_verdict(args: argparse.Namespace) -> int:
 def clean_bars(figures: Figures) -> Iterator[Bar]:
     for name, one in figures.items():
         yield Bar(f"{name}: fatal events of clean gangs at most 0", one["fatal_events"], one["fatal_events"] == 0)
+        unjudged = sum(count for outcome, count in one["outcomes"].items() if outcome.startswith("inconclusive"))
+        yield Bar(f"{name}: members of clean gangs that could not judge at most 0", unjudged, unjudged == 0)
 
 
 def verdict_bars(figures: Figures) -> Iterator[Bar]:

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any, Final
@@ -28,7 +27,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
 from . import troubles
-from .control.messages import STAGES, Detail, Opened, Probe, Result, Stage, Start, Trouble
+from .control.messages import Detail, Opened, Probe, Result, Stage, Start, Trouble
+from .lines import Began, Line, Worker, numbers, order_of, slowest
 
 __all__ = ["Agent"]
 
@@ -37,67 +37,11 @@ MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
-SILENT_AFTER: Final = 5.0
-"""Seconds without a worker's sign of life, which comes each second."""
 DETAIL_WITHIN: Final = 8.0
 """Seconds to wait for rails and directions once a probe is done, and the share of the probe's time that they may take."""
 DETAIL_SHARE: Final = 0.25
 DEATH_WITHIN: Final = 10.0
 """Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """What a worker says: which one it is, then stages, then its numbers or its error."""
-
-    rank: int | None = None
-    local: int | None = None
-    stage: str | None = None
-    iteration: int = 0
-    times: list[float] | None = None
-    detail: tuple[float, float, float] | None = None
-    verified: int = 0
-    wrong: int = 0
-    where: str = ""
-    error: str | None = None
-    port: int | None = None
-    at: float | None = None
-    """When, on the clock that all processes of this machine share (CLOCK_MONOTONIC, seconds)."""
-    beat: bool = False
-    loaded: bool = False
-    stuck: bool = False
-    over: int = 0
-
-
-@dataclass
-class _Worker:
-    rank: int
-    local: int
-    stream: SocketStream
-    heard: float
-    stage: Stage = field(default_factory=lambda: Stage("launched"))
-    done: _Line | None = None
-    detail: tuple[float, float, float] | None = None
-    port: int | None = None
-    gone: bool = False
-    entered: float = 0.0
-    timed: float | None = None
-
-    def order(self) -> None:
-        """Forget what it said: it is about to be given something new to do."""
-        self.stage, self.done, self.detail = Stage("launched"), None, None
-
-    def said(self) -> bool:
-        """Whether a store's port, or why there is none, is known."""
-        return self.port is not None or self.gone or self.done is not None
-
-
-@dataclass(frozen=True)
-class Began:
-    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with starting its ranks, first timed iteration."""
-
-    ordered: float
-    entered: float
-    timed: float
 
 
 class Agent:
@@ -110,7 +54,7 @@ class Agent:
     def __init__(self, environ: Mapping[str, str], group: TaskGroup) -> None:
         self._environ, self._group = environ, group
         self._home = Path(tempfile.mkdtemp(prefix="preflight-"))
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
         self._output = bytearray()
         self._process: Process | None = None
         self._news = anyio.Event()
@@ -298,11 +242,11 @@ class Agent:
             if self._stuck:
                 return Result(number, trouble=troubles.stuck(self._backend))
             workers = list(self._workers.values())
-            if len(workers) == count and (now := _slowest(workers)) != last:
+            if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
                 changed(now)
             if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
-                return _numbers(number, [w.done for w in workers if w.done is not None])
+                return numbers(number, [w.done for w in workers if w.done is not None])
             broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
             if broken:
                 failed_at = failed_at or anyio.current_time()
@@ -320,7 +264,7 @@ class Agent:
 
     def _failure(self, number: int) -> Result:
         workers = sorted(self._workers.values(), key=lambda w: w.local)
-        ready = all(_order(w.stage) >= _order(Stage("ready")) for w in workers) and bool(workers)
+        ready = all(order_of(w.stage) >= order_of(Stage("ready")) for w in workers) and bool(workers)
         for worker in workers:
             if worker.gone and worker.done is None:
                 return Result(number, trouble=troubles.died(f"rank {worker.rank}'s process", self.output))
@@ -350,18 +294,18 @@ class Agent:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
             await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
 
-    async def _tell_worker(self, worker: _Worker, what: dict[str, Any]) -> None:
+    async def _tell_worker(self, worker: Worker, what: dict[str, Any]) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _listen knows
             await worker.stream.send(msgspec.json.encode(what) + b"\n")
 
     async def _listen(self, stream: SocketStream) -> None:
         """One worker, from its first line to its end."""
         reader = BufferedByteReceiveStream(stream)
-        worker: _Worker | None = None
+        worker: Worker | None = None
         async with stream:
             try:
                 while True:
-                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=_Line)
+                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=Line)
                     worker = self._take(worker, line, stream)
                     if not line.beat:
                         self._wake()
@@ -378,7 +322,7 @@ class Agent:
             worker.gone = True
             self._wake()
 
-    def _take(self, worker: _Worker | None, line: _Line, stream: SocketStream) -> _Worker | None:
+    def _take(self, worker: Worker | None, line: Line, stream: SocketStream) -> Worker | None:
         if worker is None:
             self._over = self._over or (line.over == self._launches and not self._forks)
             self._stuck = self._stuck or line.stuck
@@ -386,21 +330,9 @@ class Agent:
                 self.loaded.set()
             if line.rank is None or line.local is None:
                 return None
-            worker = self._workers[line.local] = _Worker(line.rank, line.local, stream, anyio.current_time())
+            worker = self._workers[line.local] = Worker(line.rank, line.local, stream, anyio.current_time())
             worker.entered = line.at or 0.0
-        worker.heard = anyio.current_time()
-        if line.port is not None:
-            worker.port = line.port
-        elif line.detail is not None:
-            worker.detail = line.detail
-        elif line.stage is not None:
-            worker.stage = Stage(line.stage, line.iteration)
-            if line.stage == "measuring" and line.iteration == self._warmup and not self._forks:
-                worker.timed = line.at  # said twice: by the last warm-up as it ended, and then as the clock starts
-        elif line.times is not None or line.error is not None:
-            worker.done = line
-            if line.error is None:
-                worker.stage = Stage("done")
+        worker.hear(line, anyio.current_time(), warmup=None if self._forks else self._warmup)
         return worker
 
     def _wake(self) -> None:
@@ -411,27 +343,8 @@ class Agent:
         await self._news.wait()
 
 
-def _slowest(workers: list[_Worker]) -> Stage:
-    """How far the slowest of these is, and whether one of them has fallen silent."""
-    behind = min((worker.stage for worker in workers), key=_order)
-    limit = anyio.current_time() - SILENT_AFTER
-    silent = any(worker.heard < limit and worker.done is None for worker in workers)
-    return Stage(behind.name, behind.iteration, silent)
-
-
-def _order(stage: Stage) -> tuple[int, int]:
-    return STAGES.index(stage.name), stage.iteration
-
-
 def _secret(roster: Roster, number: int) -> str:
     """Names the rendezvous' keys, so that no stranger on its open port can guess one."""
     assert roster.token is not None
     what = f"rendezvous {roster.generation} {number}".encode()
     return hmac.digest(roster.token.encode(), what, hashlib.sha256).hex()[:32]
-
-
-def _numbers(number: int, lines: list[_Line]) -> Result:
-    slowest = tuple(max(times) for times in zip(*(line.times or [] for line in lines), strict=True))
-    wrong = sum(line.wrong for line in lines)
-    where = next((line.where for line in lines if line.wrong), "")
-    return Result(number, slowest, min(line.verified for line in lines), wrong, where)
