@@ -33,12 +33,15 @@ def loopback(
         for item in request.session.items
         if hasattr(item, "callspec") and "row" in item.callspec.params
     }
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
         yield {
             row.id: pool.submit(play, row, tmp_path_factory.mktemp(row.id))
             for row in MINE
             if row.id in chosen and not row.on_links
         }
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @needs_torch
