@@ -183,8 +183,12 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook`, `-- admission`, `-- gang` (the real processes; `--json FILE`), `-- localisation` (simulated gangs)."""
-    sync(session, "--all-packages", "--group", "bench")
+    """Measure: `-- webhook`, `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
+    if session.posargs[:1] in (["clean"], ["verdict"]):
+        sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
+        add_torch(session, Path(session.virtualenv.location))
+    else:
+        sync(session, "--all-packages", "--group", "bench")
     session.run("python", "-m", "preflight_e2e.bench", *session.posargs, env=without_pythonpath())
 
 

@@ -10,19 +10,23 @@ import anyio
 import pytest
 from check_nccl_allreduce import check
 from check_nccl_allreduce.settings import Settings
+from preflight_proto.check import Gpu
 from preflight_proto.check.settings import read
 
 
 def chosen(folder: Path, gpus: int | None = 8, **variables: str) -> tuple[dict[str, str], Any, list[str]]:
-    """(environment of the workers, trouble, what the log says)."""
+    """(what the workers' environment gets, trouble, what the log says)."""
     (folder / "ours.xml").write_text("<system/>")
     given = {"PREFLIGHT_TOPOLOGY_DIR": str(folder), "PREFLIGHT_TOPOLOGY_MAP": "ours=ours.xml", **variables}
     said: list[str] = []
     kit = SimpleNamespace(expected_gpus=gpus)
-    run: Any = SimpleNamespace(settings=read(Settings, given), kit=kit, progress=said.append)
-    environ: dict[str, str] = {}
-    trouble = anyio.run(check._add_topology, run, environ)
-    return environ, trouble, said
+
+    async def devices() -> tuple[Gpu, ...]:
+        return tuple(Gpu(number, f"GPU-{number}", "NVIDIA H100 80GB HBM3", "") for number in range(gpus or 1))
+
+    run: Any = SimpleNamespace(settings=read(Settings, given), kit=kit, progress=said.append, gpus=devices)
+    brought = anyio.run(check._equipment, run)
+    return dict(brought.variables), brought.trouble, said
 
 
 def test_the_file_of_the_instance_type_reaches_the_workers_and_the_log(tmp_path: Path) -> None:
@@ -46,4 +50,5 @@ def test_a_pod_that_must_have_one_and_has_none_tells_its_gang(tmp_path: Path) ->
 def test_gloo_needs_none(tmp_path: Path, variables: dict[str, str]) -> None:
     gpus = 8 if variables else 0
     wanted = {"NODE_INSTANCE_TYPE": "other", "PREFLIGHT_TOPOLOGY_FALLBACK": "false", **variables}
-    assert chosen(tmp_path, gpus, **wanted) == ({}, None, [])
+    variables, trouble, _ = chosen(tmp_path, gpus, **wanted)
+    assert (variables, trouble) == ({}, None)

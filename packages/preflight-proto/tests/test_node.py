@@ -30,7 +30,7 @@ def test_it_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_where_nobody_writes_it_it_is_empty(tmp_path: Path) -> None:
-    assert anyio.run(instance_type, str(tmp_path / "none"), 0.05) == ""
+    assert anyio.run(instance_type, str(tmp_path / "none"), "", 0.05) == ""
 
 
 def test_topology_labels_come_as_one_object(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def next_probes(
         init=INIT_SHARE * seconds,
         timeout=seconds,
         fresh=fresh,
+        op=start.op,
         detail=detail,
     )
 

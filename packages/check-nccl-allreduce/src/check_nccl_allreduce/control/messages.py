@@ -83,6 +83,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     warmup: int
     world: int
     timeout: float
+    op: str = "sum"
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -121,6 +122,7 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     init: float
     timeout: float
     fresh: bool = False
+    op: str = "sum"
     detail: bool = False
     """Measure rails and directions as well, once the all-reduce is done."""
 

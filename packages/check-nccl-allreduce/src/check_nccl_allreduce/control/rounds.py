@@ -59,6 +59,7 @@ class Probes:
     init: float
     timeout: float
     fresh: bool
+    op: str = "sum"
     detail: frozenset[int] = frozenset()
 
 

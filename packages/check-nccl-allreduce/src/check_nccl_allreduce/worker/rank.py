@@ -21,7 +21,7 @@ def main() -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = Link(os.environ[LINK])
-    link.say(rank=rank, local=local)
+    link.say(rank=rank, local=local, at=time.monotonic())
     order = measure.Order(**json.loads(os.environ[ORDER]))
     _attempt(link, lambda say: measure.measure(order, rank, local, world, say))
     _serve(link, local)
@@ -65,7 +65,7 @@ def _refine(link: Link, prober: probes.Prober, order: probes.Order) -> None:
 def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Outcome | None]) -> bool:
     """Do it, and say what came of it; whether it went well."""
     try:
-        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration))
+        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic()))
         if done is not None:
             link.say(times=done.times, verified=done.verified, wrong=done.wrong, where=done.where)
         return True
