@@ -13,10 +13,11 @@ from played import Cluster, container, played, result_line
 from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 from preflight_e2e.helm import UMBRELLA, Object, render
 from preflight_e2e.rights import NOT_SENT, Rights, compared, granted, read
+from preflight_gang.crd import crd
 from preflight_gang.kube.client import Client, KubeError
 from preflight_gang.kube.connection import connection
 from preflight_gang.sources import BUILT_IN
-from preflight_proto import names
+from preflight_proto import names, policy
 from replica import replica
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +62,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         for item in chart():
             if item["kind"] in PATHS:
                 server.call("POST", PATHS[item["kind"]], item)
+        server.define(crd())
         for group, plural, kind in sorted(foreign()):
             server.call(
                 "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(group, plural, kind)
@@ -135,6 +137,9 @@ async def everything(cluster: Cluster) -> None:
     await until(lambda: cluster.events, "the Event")
     # A pod shows its node to a container.
     await cluster.admit("pod-4", gang="job-3", spec={"volumes": [shown, {"name": names.GANG_VOLUME, "emptyDir": {}}]})
+    # A namespace has a configuration of its own.
+    config = {"apiVersion": f"{policy.GROUP}/{policy.VERSION}", "kind": policy.KIND, "metadata": {"name": "ours"}}
+    await cluster.client.create(policy.path("training"), {**config, "spec": {"enforcement": "observe"}})
     # A gang by each source.
     for source in BUILT_IN:
         await cluster.admit(f"by-{source.lower()}", gang=f"by-{source}", source=source, about="train", size=None)
