@@ -12,7 +12,10 @@ from typing import Any, Final
 
 from .helm import Object
 
-__all__ = ["NOT_SENT", "Right", "Rights", "compared", "granted", "read"]
+__all__ = ["AUDIT_LOG", "NOT_SENT", "Right", "Rights", "compared", "granted", "read", "together"]
+
+AUDIT_LOG: Final = "PREFLIGHT_AUDIT_LOG"
+"""Names the API server's audit log, for the tests that run on a cluster."""
 
 Right = tuple[str, str, str]
 
@@ -33,8 +36,11 @@ class Rights:
     refused: set[Right] = field(default_factory=set)
 
 
-def read(lines: Iterable[str]) -> dict[str, Rights]:
-    """By user name, from the lines of an audit log (one JSON object each; a last one may be cut off)."""
+def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
+    """By user name, from the lines of an audit log (one JSON object each; a last one may be cut off).
+
+    ``agent``: what their User-Agent begins with; tests act in the names of our accounts, too.
+    """
     found: dict[str, Rights] = {}
     for line in lines:
         try:
@@ -42,13 +48,22 @@ def read(lines: Iterable[str]) -> dict[str, Rights]:
         except ValueError:
             continue
         about = event.get("objectRef")
-        if about is None:
+        if about is None or not event.get("userAgent", "").startswith(agent):
             continue
         resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
         right = (about.get("apiGroup", ""), resource, event["verb"])
         mine = found.setdefault(event["user"]["username"], Rights())
         allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
         (mine.used if allowed else mine.refused).add(right)
+    return found
+
+
+def together(every: Iterable[Rights]) -> Rights:
+    """The union of what several have done."""
+    found = Rights()
+    for one in every:
+        found.used |= one.used
+        found.refused |= one.refused
     return found
 
 
@@ -91,7 +106,8 @@ def compared(used: Mapping[str, Rights], allowed: Mapping[str, set[Right]]) -> l
         told += [
             f"{user}: may {_said(right)}, and never did." for right in sorted(rights - mine.used - NOT_SENT.keys())
         ]
-        told += [f"{user}: tried to {_said(right)}, and may not." for right in sorted(mine.refused)]
+        # What is granted is refused while a release is taken away: its rights go first.
+        told += [f"{user}: tried to {_said(right)}, and may not." for right in sorted(mine.refused - rights)]
         told += [
             f"{user}: did {_said(right)}, by a right that is not the chart's." for right in sorted(mine.used - rights)
         ]
