@@ -110,7 +110,9 @@ def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
     def label(text: str) -> str:
         told = json.loads(explain("-f", "-", "-o", "json", stdin=text).stdout)
         assert told["gang"]["id"] == "llm"
-        [operation] = [o for o in told["patch"] if o["path"] == "/metadata/labels/preflight.nvsentinel.nvidia.com~1gang"]
+        [operation] = [
+            o for o in told["patch"] if o["path"] == "/metadata/labels/preflight.nvsentinel.nvidia.com~1gang"
+        ]
         return str(operation["value"])
 
     job = MEMBERS.split("---", maxsplit=1)[0]
