@@ -133,7 +133,7 @@ def e2e(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Three gangs, two sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
+    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
     sync(session, "--package", "preflight-e2e")
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:
@@ -182,8 +182,12 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook`, `-- gang` (both the real process; `--json FILE`), `-- localisation` (simulated gangs)."""
-    sync(session, "--all-packages", "--group", "bench")
+    """Measure: `-- webhook`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
+    if session.posargs[:1] in (["clean"], ["verdict"]):
+        sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
+        add_torch(session, Path(session.virtualenv.location))
+    else:
+        sync(session, "--all-packages", "--group", "bench")
     session.run("python", "-m", "preflight_e2e.bench", *session.posargs, env=without_pythonpath())
 
 

@@ -102,6 +102,33 @@ def test_the_table_names_the_gpu_by_index_and_uuid(story: Story) -> None:
     assert "Memory, fatal, CONTACT_SUPPORT, BAD" in text
 
 
+SLOW = {"outcome": "failed", "code": "LOW_BANDWIDTH", "reason": "slow-1 is slow"}
+OWN = EVENT | {"checkName": "Fabric", "errorCode": ["NODE_SLOW"], "message": "slow", "entitiesImpacted": []}
+LOG = "leader: edges| percent of normal:\nleader: edges| 1 node-b 26/27\nfailed"
+
+
+@pytest.fixture
+def slow() -> Story:
+    """A gang whose second node is at fault itself."""
+    history = [(1.0, state(f"slow-{i}", f"node-{n}", "Failed", nccl_allreduce=SLOW)) for i, n in enumerate("ab")]
+    events: dict[str, list[dict[str, Any]]] = {
+        "node-a": [{"event": OWN | {"isFatal": False, "metadata": {"pod": "slow-0"}}}],
+        "node-b": [{"event": OWN | {"metadata": {"pod": "slow-1"}}}],
+    }
+    return tell(history, events, lambda pod, _: LOG if pod == "slow-0" else "", [])
+
+
+def test_a_node_at_fault_is_named_and_its_neighbour_is_not_to_blame(slow: Story) -> None:
+    told = page(slow, load(SCENARIO)[0], 1.0)
+    blamed = re.findall(r"<dt>on</dt><dd>(.*?)</dd>", told)
+    assert blamed == ["nobody: this node is not to blame", "node-b"]
+
+
+def test_the_paths_that_were_measured_are_shown_once(slow: Story) -> None:
+    assert [pod.edges for pod in slow.pods] == [["percent of normal:", "1 node-b 26/27"], []]
+    assert page(slow, load(SCENARIO)[0], 1.0).count("<pre>1 node-b 26/27</pre>") == 1
+
+
 class Page(html.parser.HTMLParser):
     """Which tags are open at the end, and what the page loads."""
 

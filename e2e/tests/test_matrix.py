@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e.facts import GPUS, node_json, uuids
-from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all
+from preflight_e2e.fault import Fault
+from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults
 
 ROWS = load_all()
+FAULTS = load_faults()
 
 
 def test_the_schema_on_disk_is_the_type_s() -> None:
@@ -18,6 +20,19 @@ def test_the_schema_on_disk_is_the_type_s() -> None:
 
 def test_there_are_at_least_ten_rows_of_dcgm() -> None:
     assert len([row for row in ROWS if row.id.startswith("dcgm")]) >= 10
+
+
+def test_of_a_gangs_fabric_there_are_at_least_forty_faults_of_which_twenty_are_real() -> None:
+    assert len(FAULTS) >= 40
+    assert len([row for row in FAULTS if row.ring == "real"]) >= 20
+
+
+@pytest.mark.parametrize("row", FAULTS, ids=lambda row: row.id)
+def test_a_fault_blames_only_where_the_gang_fails_and_tells_every_members_end(row: Fault) -> None:
+    assert not row.blames or {end.outcome for end in row.ends} == {"failed"}
+    assert all(blame.member < row.members for blame in row.blames)
+    gone = {act.member for act in row.acts if act.does in {"kill", "stop"}}
+    assert all(row.end_of(rank) for rank in range(row.members) if rank not in gone and rank not in row.absent)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)

@@ -12,7 +12,8 @@ node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
                        "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
-            "nccl": what `all_reduce_perf` finds; see there}
+            "nccl": what `all_reduce_perf` finds; see there,
+            "network": {"sends_mbit": number} for processes without a network of their own; see net/sitecustomize.py}
 """
 
 import asyncio

@@ -35,6 +35,7 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
         "engine": engine,
         "connector": {"mode": "ok", **changes.get("connector", {})},
         "nccl": _nccl(mine, changes.get("nccl", {})),
+        "network": changes.get("network", {}),
     }
 
 

@@ -33,6 +33,8 @@ class Outcome:
     pods: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    skipped: str = ""
+    """Why it was not run."""
     seconds: float = 0.0
     roster_seconds: float | None = None
     """The longest time from a gang's last address until its last member had read its sealed roster."""
@@ -51,6 +53,10 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
     """One scenario in a namespace of its own, on nodes that are healthy before and after."""
     started = time.monotonic()
     outcome = Outcome(scenario.id)
+    if scenario.skipped_below is not None and len(lab.nodes) < scenario.skipped_below:
+        outcome.skipped = f"needs {scenario.skipped_below} nodes, the cluster has {len(lab.nodes)}"
+        say(f"skip {scenario.id} ({outcome.skipped})")
+        return outcome
     lab.values(scenario.values)
     bound = dict(zip(scenario.letters, lab.nodes, strict=False))
     if missing := [letter for letter in scenario.letters if letter not in bound]:

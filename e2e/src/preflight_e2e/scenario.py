@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all"]
+from .fault import Fault
+
+__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults"]
+
+R = TypeVar("R", "Scenario", Fault)
 
 MATRIX = Path(__file__).resolve().parents[2] / "matrix"
 
@@ -96,12 +100,16 @@ class Step(_Row, frozen=True, kw_only=True):
 
 
 class Scenario(_Row, frozen=True, kw_only=True):
-    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values."""
+    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values.
+
+    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there.
+    """
 
     id: str
     fault: str
     sees: str
     ring: Literal["component", "e2e"] = "e2e"
+    skipped_below: int | None = None
     values: dict[str, Any] = {}
     steps: tuple[Step, ...]
 
@@ -115,24 +123,39 @@ class Scenario(_Row, frozen=True, kw_only=True):
 
 
 class _File(_Row, frozen=True, kw_only=True):
-    scenario: tuple[Scenario, ...]
+    """Rows that run pods on a cluster, and rows that run a gang's checks alone."""
+
+    scenario: tuple[Scenario, ...] = ()
+    fault: tuple[Fault, ...] = ()
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
-    """The rows of one file. Raises ValueError with the file and the path in it."""
+    """The scenarios of one file. Raises ValueError with the file and the path in it."""
+    return _read(path).scenario
+
+
+def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
+    """Every scenario of the matrix, in the order of the files' names. Raises ValueError when an id is used twice."""
+    return _unique([row for path in sorted(folder.glob("*.toml")) for row in load(path)])
+
+
+def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
+    """Every fault of a gang's fabric, as :func:`load_all`."""
+    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).fault])
+
+
+def _read(path: Path) -> _File:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), _File).scenario
+        return msgspec.convert(tomllib.loads(path.read_text()), _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
-    """Every row of the matrix, in the order of the files' names. Raises ValueError when an id is used twice."""
-    rows = tuple(row for path in sorted(folder.glob("*.toml")) for row in load(path))
-    twice = sorted({row.id for row in rows if sum(other.id == row.id for other in rows) > 1})
-    if twice:
+def _unique(rows: list[R]) -> tuple[R, ...]:
+    ids = [row.id for row in rows]
+    if twice := sorted({one for one in ids if ids.count(one) > 1}):
         raise ValueError(f"matrix: used more than once: {', '.join(twice)}")
-    return rows
+    return tuple(rows)
 
 
 def json_schema() -> dict[str, Any]:

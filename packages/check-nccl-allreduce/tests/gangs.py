@@ -91,6 +91,10 @@ class Member:
         text = log.read_text() if log.exists() else ""
         return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
 
+    def stop(self) -> None:
+        """Freeze the check itself, not its children."""
+        self.popen.send_signal(signal.SIGSTOP)
+
     def close(self) -> None:
         """After its end: everything that it said is read."""
         self._reader.join(10)
@@ -239,6 +243,9 @@ class Gang:
         for rank in ranks or self.members:
             answer = Roster(v=1, pod_uid=f"uid-{rank}", generation=generation, epoch=1, answer="fail", reason=cause)
             self.members[rank].folder.answer(answer)
+
+    def outputs(self) -> str:
+        return "\n".join(f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items()))
 
     def all_ended(self, *ranks: int) -> list[Ended]:
         return [self.members[rank].ended() for rank in ranks or sorted(self.members)]

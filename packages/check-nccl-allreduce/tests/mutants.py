@@ -19,8 +19,10 @@ from check_nccl_allreduce.worker import agent
 
 
 def mine() -> bool:
-    """Whether this rank is the one that MUTANT_RANK names."""
-    return os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
+    """Whether this rank is the one that MUTANT_RANK names; with MUTANT_IN=probes it is sound until it serves probes."""
+    probing = os.environ.get("NCCL_ALGO") == "Ring"  # set for probes alone
+    in_time = probing or os.environ.get("MUTANT_IN") != "probes"
+    return in_time and os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
 
 
 def mine_by_node(argv: list[str]) -> bool:
@@ -54,14 +56,14 @@ def after_reduce(spoil: Callable[[Any, Any], None]) -> None:
 
 
 def before_reduce(act: Callable[[], None]) -> None:
-    """Have the mutant rank ``act`` before its second large all-reduce."""
+    """Have the mutant rank ``act`` before its second large all-reduce and each later one."""
     import torch.distributed as dist
 
     real, seen = dist.all_reduce, [0]
 
     def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         seen[0] += tensor.numel() > 1
-        if seen[0] == 2 and mine():
+        if tensor.numel() > 1 and seen[0] >= 2 and mine():
             act()
         return real(tensor, *args, **kwargs)
 
@@ -94,6 +96,17 @@ def take_away(data: Any, before: Any) -> None:
     data.sub_(before)
 
 
+def hand_out_old(data: Any, _: Any) -> None:
+    """What the last all-reduce gave."""
+    now = data.clone()
+    if OLD:
+        data.copy_(OLD[-1])
+    OLD[:] = [now]
+
+
+OLD: list[Any] = []
+
+
 def die() -> None:
     if os.environ.get("MUTANT_ONCE") is None or once():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -113,6 +126,27 @@ def stop() -> None:
 
 def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+def die_at_launch() -> None:
+    """torchrun itself is killed where the ranks should meet."""
+    real = agent.launch
+
+    def launch(argv: list[str]) -> None:
+        if mine_by_node(argv):
+            die()
+        real(argv)
+
+    agent.launch = launch
+
+
+def stuck() -> None:
+    """The mutant rank hangs, and cannot be killed: it says of itself that it sits in the kernel."""
+    before_reduce(hang)
+    vars(agent)["DEATH_WITHIN"] = 1.0
+    if os.environ["TEST_HOME"].endswith(f"rank-{os.environ['MUTANT_RANK']}"):
+        agent.kill = lambda child: None
+        agent.state = lambda pid: "D"
 
 
 def slow() -> None:
@@ -147,15 +181,42 @@ def slow_unnamed() -> None:
     agent.launch = launch
 
 
+def wall_clock() -> None:
+    """Nothing is broken: each timed all-reduce is timed by the wall clock too, which starts when the device has nothing else to do."""
+    import torch
+    from check_nccl_allreduce.worker import measure
+
+    real = measure.timed
+
+    def timed(work: Any, align: Any, device: Any) -> float:
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        seconds = real(work, align, device)
+        wall = time.perf_counter() - begun
+        with Path(os.environ["TEST_HOME"], "wall-clock").open("a") as log:
+            log.write(f"{seconds / wall:.4f}\n")
+        return seconds
+
+    measure.timed = timed
+
+
 SPOILT = {
     "swapped-chunks": swap_chunks,
     "flipped-bit": flip_bit,
     "own-copy": keep_own,
     "doubled-rank": add_again,
     "dropped-rank": take_away,
+    "previous-iteration": hand_out_old,
 }
 ACTS = {"die": die, "crash": crash, "hang": hang, "stop": stop, "ecc": ecc}
-PREPARED = {"slow": slow, "no-rendezvous": no_rendezvous, "slow-unnamed": slow_unnamed}
+PREPARED = {
+    "die-at-launch": die_at_launch,
+    "stuck": stuck,
+    "slow": slow,
+    "no-rendezvous": no_rendezvous,
+    "wall-clock": wall_clock,
+    "slow-unnamed": slow_unnamed,
+}
 
 
 def main() -> None:

@@ -80,6 +80,20 @@ def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(changes: 
     assert why in verdict.reason
 
 
+def test_the_tables_floors_are_of_sums() -> None:
+    last = Round(msgspec.structs.replace(start(), op="max"), {0: at(6), 1: at(6)})
+    verdict, _ = judge.judge(Settings(), hellos(), last)
+    assert (verdict.outcome, verdict.expected) == ("passed", None)
+    assert "the table's are of sums, not of max" in verdict.reason
+
+
+def test_the_log_tells_median_and_spread_by_the_slowest_rank_of_each_iteration() -> None:
+    reports = {0: Result(1, (0.10, 0.20, 0.11), 4), 1: Result(1, (0.12, 0.10, 0.10), 4)}
+    line = judge.spread(Round(start(), reports))
+    assert line.startswith("round 1: 3 iterations, each by its slowest rank: median 120.000 ms, 110.000 to 200.000 ms")
+    assert judge.spread(Round(start(), {0: trouble("died")})) == ""
+
+
 @pytest.mark.parametrize(("threshold", "warned"), [(5.0, True), (200.0, False), (None, False)])
 def test_a_threshold_of_less_than_half_the_floor_is_warned_of(threshold: float | None, warned: bool) -> None:
     lines = judge.remarks(Settings(threshold=threshold), hellos(), start())

@@ -344,11 +344,11 @@ def test_a_rail_that_is_slow_on_every_node_is_the_fabric() -> None:
 
 def test_the_matrix_of_a_small_gang_shows_every_measurement_as_a_share_of_normal() -> None:
     state = gang(3)
-    assert [line.split() for line in matrix(state, localised(state, slow(2)))[1:]] == [
-        ["0", "1"],
-        ["0", "node-0"],
-        ["1", "node-1", "100"],
-        ["2", "node-2", "50/50", "50/50"],
+    assert matrix(state, localised(state, slow(2)))[1:] == [
+        "········ ····0 ····1",
+        "0 node-0",
+        "1 node-1 ··100",
+        "2 node-2 50/50 50/50",
     ]
 
 

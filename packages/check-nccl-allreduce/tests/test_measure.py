@@ -29,7 +29,7 @@ def tables(measure: Any) -> Any:
 
 def test_the_device_has_the_very_rows_of_the_pattern(tables: Any) -> None:
     assert tables.row(3, 17).int().tolist() == pattern.first_row(4, 3, 17)
-    assert tables.sum(17).int().tolist() == pattern.expected(4, 17)
+    assert tables.reduced(17).int().tolist() == pattern.expected(4, 17)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -41,8 +41,8 @@ def test_a_sum_of_filled_ranks_is_what_is_expected(measure: Any, tables: Any, le
         one = torch.empty(length)
         measure._fill(one, tables.row(rank, 5))
         total += one
-    assert measure._compare(total, tables.sum(5)) == (0, -1)
-    assert measure._compare(total, tables.sum(4))[0] > length // 2
+    assert measure._compare(total, tables.reduced(5)) == (0, -1)
+    assert measure._compare(total, tables.reduced(4))[0] > length // 2
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -51,9 +51,9 @@ def test_one_wrong_bit_is_found_wherever_it_is(measure: Any, tables: Any, length
 
     data = torch.empty(length)
     for place in {0, length // 2, length - 1}:
-        measure._fill(data, tables.sum(5))
+        measure._fill(data, tables.reduced(5))
         data.view(torch.int32)[place] ^= 1
-        assert measure._compare(data, tables.sum(5)) == (1, place)
+        assert measure._compare(data, tables.reduced(5)) == (1, place)
 
 
 def test_a_negative_zero_is_not_zero_and_a_nan_is_wrong(measure: Any) -> None:
@@ -62,3 +62,13 @@ def test_a_negative_zero_is_not_zero_and_a_nan_is_wrong(measure: Any) -> None:
     row = torch.zeros(pattern.M)
     assert measure._compare(torch.full((8,), -0.0), row) == (8, 0)
     assert measure._compare(torch.full((8,), float("nan")), row) == (8, 0)
+
+
+def test_memory_is_checked_before_anybody_is_met(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(measure, "device_of", lambda backend, local: torch.device("cuda", local))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 80 << 30))
+    order = measure.Order("nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there")
+    with pytest.raises(RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"):
+        measure.measure(order, 0, 0, 2, lambda stage, iteration: None)

@@ -27,6 +27,19 @@ def test_the_table_is_the_sum_of_all_ranks(world: int) -> None:
     assert total(inputs(world)) == pattern.expected(world, T)
 
 
+@pytest.mark.parametrize(("op", "best"), [("max", max), ("min", min)])
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_tables_of_maximum_and_minimum_are_those_of_all_ranks(
+    world: int, op: str, best: Callable[[tuple[int, ...]], int]
+) -> None:
+    columns = zip(*inputs(world), strict=True)
+    assert [best(column) for column in columns] == pattern.expected(world, T, op)
+
+
+def test_a_world_larger_than_the_period_has_one_extreme_everywhere() -> None:
+    assert set(pattern.reduced(pattern.M + 5, "max")) == {max(pattern.values(pattern.M + 5))}
+
+
 def test_a_world_larger_than_the_period_is_summed_too() -> None:
     world = pattern.M + 5
     f = pattern.values(world)

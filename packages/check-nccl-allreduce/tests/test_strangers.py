@@ -182,13 +182,3 @@ while True:
         pass
 """
 SLOW_AGENT = MUTANTS.replace("main()", "import os; os.environ['MUTANT'] = 'slow'; main()")
-
-
-def test_a_rendezvous_that_strangers_break_is_never_a_hardware_verdict(gang: Gang) -> None:
-    """Somebody else's store answers on the port first: both launches fail, and nobody's hardware is accused."""
-    gang.start(0, 1, code=MUTANTS, MUTANT="no-rendezvous")
-    gang.seal()
-    ends = gang.all_ended()
-    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {
-        (1, "inconclusive", "RENDEZVOUS_FAILED")
-    }

@@ -1,11 +1,13 @@
-"""The node's instance type, which somebody else writes into the pod."""
+"""The node's instance type and topology, which somebody else writes into the pod."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import anyio
-from preflight_proto.check.node import instance_type
+import pytest
+from preflight_proto import names
+from preflight_proto.check.node import instance_type, topology
 
 
 def test_it_is_waited_for(tmp_path: Path) -> None:
@@ -28,4 +30,19 @@ def test_it_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_where_nobody_writes_it_it_is_empty(tmp_path: Path) -> None:
-    assert anyio.run(instance_type, str(tmp_path / "none"), 0.05) == ""
+    assert anyio.run(instance_type, str(tmp_path / "none"), "", 0.05) == ""
+
+
+def test_topology_labels_come_as_one_object(tmp_path: Path) -> None:
+    (tmp_path / names.TOPOLOGY_FILE).write_text('{"network.topology.nvidia.com/leaf":"leaf-3"}')
+    assert anyio.run(topology, str(tmp_path)) == {"network.topology.nvidia.com/leaf": "leaf-3"}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "leaf-3", '["leaf-3"]', '{"leaf":3}'])
+def test_a_node_without_readable_topology_has_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / names.TOPOLOGY_FILE).write_text(text)
+    assert anyio.run(topology, str(tmp_path)) == {}
+
+
+def test_a_node_of_which_nobody_told_has_no_topology(tmp_path: Path) -> None:
+    assert anyio.run(topology, str(tmp_path)) == {}

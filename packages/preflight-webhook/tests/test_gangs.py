@@ -103,9 +103,16 @@ def test_the_roster_annotation_wins_over_a_key_of_that_name_in_the_config_map() 
     volumes = {v["name"]: v for v in judged(member())[1]["spec"]["volumes"]}
     config_map, annotation = volumes["preflight-gang-config"]["projected"]["sources"]
     assert config_map == {"configMap": {"name": "preflight-train", "optional": True}}
-    [item] = annotation["downwardAPI"]["items"]
-    assert (item["path"], item["fieldRef"]["fieldPath"]) == ("roster", f"metadata.annotations['{PREFIX}roster']")
+    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in annotation["downwardAPI"]["items"]}
+    assert shown["roster"] == f"metadata.annotations['{PREFIX}roster']"
     assert volumes["preflight-state"] == {"name": "preflight-state", "emptyDir": {}}
+
+
+def test_the_topology_of_a_members_node_comes_in_the_volume_of_its_roster() -> None:
+    volumes = {v["name"]: v for v in judged(member())[1]["spec"]["volumes"]}
+    _, annotations = volumes["preflight-gang-config"]["projected"]["sources"]
+    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in annotations["downwardAPI"]["items"]}
+    assert shown["node-topology"] == f"metadata.annotations['{PREFIX}node-topology']"
 
 
 def test_a_member_without_gpus_is_stamped_and_nothing_else() -> None:

@@ -145,13 +145,13 @@ def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster)
     assert pod["metadata"]["annotations"][PREFIX + "roster"] == ""
     assert {key: pod["spec"].get(key) for key in field} == field
     volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
-    item = {
-        "path": "roster",
-        "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{PREFIX}roster']"},
-    }
+    items = [
+        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{PREFIX}{file}']"}}
+        for file in ("roster", "node-topology")
+    ]
     assert volumes["preflight-gang-config"]["projected"]["sources"] == [
         {"configMap": {"name": config_map, "optional": True}},
-        {"downwardAPI": {"items": [item]}},
+        {"downwardAPI": {"items": items}},
     ]
     assert volumes["preflight-state"]["emptyDir"] == {}
     dcgm, allreduce = pod["spec"]["initContainers"]

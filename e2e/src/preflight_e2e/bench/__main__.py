@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import gang, localisation, webhook
+from . import fabric, gang, localisation, webhook
 from .load import BenchError
 
 
@@ -18,6 +18,10 @@ def main() -> int:
     )
     localisation.add_arguments(
         benches.add_parser("localisation", help="who is blamed in 10,000 simulated gangs, with plots")
+    )
+    fabric.add_clean_arguments(benches.add_parser("clean", help="healthy gangs of real checks: nobody may be blamed"))
+    fabric.add_verdict_arguments(
+        benches.add_parser("verdict", help="seconds from sealed rosters to the verdict, one member slow or hanging")
     )
     args = parser.parse_args()
     try:

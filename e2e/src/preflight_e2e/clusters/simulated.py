@@ -48,6 +48,8 @@ FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
+LABELS = {"network.topology.nvidia.com/leaf": "leaf-1"}
+"""Of every node: they share one machine's network."""
 LEAST_DISK = 50e6
 """Bytes; a run of the demo was seen to write 1 MB."""
 LONGEST_FOLDER = 24
@@ -147,6 +149,7 @@ class SimulatedLab(Lab):
         """What a process on any node finds."""
         path = [str(FAKES / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         environ = {"PATH": os.pathsep.join(path), "HOME": str(self.root), "LANG": "C.UTF-8"}
+        environ["PYTHONPATH"] = str(FAKES / "net")
         library = self.root / "lib" / "libnvidia-ml.so.1"
         library.parent.mkdir()
         try:
@@ -174,10 +177,9 @@ class SimulatedLab(Lab):
         root = self.root / name
         for folder in ("var/run/nvsentinel", "pods"):
             (root / folder).mkdir(parents=True)
-        number = 2 + self.nodes.index(name)
-        return Node(
-            name, f"{self._network}.{number}", root, {**environ, "FAKE_NODE_JSON": str(root / "node.json")}, uuids(name)
-        )
+        address = f"{self._network}.{2 + self.nodes.index(name)}"
+        environ = {**environ, "FAKE_NODE_JSON": str(root / "node.json")}
+        return Node(name, address, root, environ, uuids(name), labels=LABELS)
 
     def _fake_node(self, node: Node, stubs: Path) -> None:
         environ = {

@@ -11,7 +11,7 @@ from types import FrameType
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="demo", description="Three gangs of GPU pods, two sick nodes, one missing member."
+        prog="demo", description="Four gangs of GPU pods, three sick nodes, one missing member."
     )
     parser.add_argument(
         "--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component"

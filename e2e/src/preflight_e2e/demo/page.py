@@ -50,7 +50,8 @@ def page(story: Story, scenario: Scenario, seconds: float) -> str:
 <p>{escape(scenario.fault[0].upper() + scenario.fault[1:])}. All {expected}, in {seconds:.0f} s.</p>
 {f'<ul class="problems">{problems}</ul>' if problems else ""}
 <p class="note">The webhook, the gang controller, the checks and torchrun are real. API server, scheduler, kubelet, GPUs with their tools and
-platform connectors are doubles: bandwidths between GPUs come from a simulation of their links, those between pods from gloo on this machine.</p>
+platform connectors are doubles: bandwidths between GPUs come from a simulation of their links; those between pods are gloo's over this machine's
+loopback, on which the kernel paces what each node sends.</p>
 </header>
 <main>
 {"".join(sections)}
@@ -94,8 +95,11 @@ def _chip(check: CheckRun) -> str:
 
 
 def _why(pod: PodStory, check: CheckRun, columns: int) -> str:
-    accused = [entity["entityValue"] for e in pod.unhealthy if e["isFatal"] for entity in e["entitiesImpacted"]]
-    on = "; ".join(f"{pod.name_of(uuid)} of {pod.node}" for uuid in accused) or "nobody: this node is not to blame"
+    accused = [event for event in pod.unhealthy if event["isFatal"]]
+    named = "; ".join(
+        f"{pod.name_of(e['entityValue'])} of {pod.node}" for event in accused for e in event["entitiesImpacted"]
+    )
+    on = named or (pod.node if accused else "nobody: this node is not to blame")
     reported = "".join(
         f"<dd>{escape(e['checkName'])}, {'<b>fatal</b>' if e['isFatal'] else 'not fatal'}, {escape(e['recommendedAction'])}, <code>{escape(','.join(e['errorCode']))}</code></dd>"
         for e in pod.unhealthy
@@ -143,7 +147,7 @@ def _bandwidths(story: Story) -> str:
         measured = [(pod, c) for pod in story.pods for c in pod.checks if c.name == name and c.measured is not None]
         if measured:
             plots += _plot(name, measured)
-    return plots + "".join(_pairs(pod) for pod in story.pods)
+    return plots + "".join(_pairs(pod) + _edges(pod) for pod in story.pods)
 
 
 def _plot(name: str, measured: list[tuple[PodStory, CheckRun]]) -> str:
@@ -189,6 +193,14 @@ def _pairs(pod: PodStory) -> str:
     side = 28 + GPUS * size
     return f"""<figure class="pairs"><figcaption><b>{escape(pod.name)}</b> two GPUs alone, GB/s: who is slow with every partner is at fault</figcaption>
 <svg viewBox="0 0 {side} {side}" role="img" aria-label="Bandwidth of pairs of GPUs of {escape(pod.node)}">{cells}</svg></figure>"""
+
+
+def _edges(pod: PodStory) -> str:
+    """The paths between nodes that were measured to find a slow one, as its gang's leader logged them."""
+    if not pod.edges:
+        return ""
+    about, *rows = (escape(line) for line in pod.edges)
+    return f"""<figure class="edges"><figcaption><b>gang {escape(pod.gang)}</b> {about}</figcaption><pre>{"<br>".join(rows)}</pre></figure>"""
 
 
 def _cell(row: int, column: int, pairs: dict[tuple[int, int], float], most: float, size: int) -> str:

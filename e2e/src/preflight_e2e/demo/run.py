@@ -25,7 +25,10 @@ from .story import Story, tell
 
 SCENARIO = Path(__file__).resolve().parents[3] / "demo.toml"
 REAL = "the webhook over TLS, the gang controller, every check, torchrun with gloo"
-DOUBLES = "API server, scheduler and kubelet (no containers: processes of this machine), GPUs and their tools, platform connectors"
+DOUBLES = (
+    "API server, scheduler and kubelet (no containers: processes of this machine), GPUs and their tools, network links (this machine's "
+    "loopback, paced by the kernel for each node), platform connectors"
+)
 
 
 def demo(environments: Path, report: Path, document: Path | None) -> int:
@@ -47,7 +50,11 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
         console.width = 130
     console.print(f"[bold]Real:[/] {REAL}.\n[bold]Doubles:[/] {DOUBLES}.", soft_wrap=True)
     timeout = scenario.values["gangTimeout"]
-    console.print(f"One setting is not the default: members of a gang wait {timeout} for each other instead of 600s.")
+    console.print(
+        f"Settings other than the defaults: members of a gang wait {timeout} for each other instead of 600s; the all-reduce is of 2Mi, "
+        f"six times, and held to {scenario.values['nccl']['allreduceThresholdGBps']} GB/s: links here send 0.025.",
+        soft_wrap=True,
+    )
     for path in (report, document):
         if path is not None:
             _writable(path)

@@ -14,7 +14,12 @@ __all__ = ["CheckRun", "PodStory", "Story", "changes", "tell"]
 
 GANG_LABEL = "app.kubernetes.io/gang-id"
 CHECK_PREFIX = "preflight-"
-_HELD_TO = re.compile(r"held to at least ([\d.]+) GB/s")
+_FLOORS = (
+    re.compile(r"held to at least ([\d.]+) GB/s"),
+    re.compile(r"below the floor of ([\d.]+) GB/s"),
+    re.compile(r"\(([\d.]+) expected, from NCCL_ALLREDUCE_THRESHOLD_GBPS\)"),
+)
+"""What each check's log says that its measurement is held to."""
 
 State = dict[str, Any]
 """A pod as the API server has it."""
@@ -81,6 +86,12 @@ class PodStory:
             one, other = sorted(mine.index(uuid) for uuid in pair.split("+"))
             found[one, other] = float(value)
         return found
+
+    @property
+    def edges(self) -> list[str]:
+        """Where this pod led the search for a slow node: the matrix of paths between nodes, as lines of text."""
+        lines = (line for check in self.checks for line in check.log.splitlines())
+        return [line.partition("edges| ")[2] for line in lines if "edges| " in line]
 
     def name_of(self, entity: str) -> str:
         """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself, for nothing the node."""
@@ -165,8 +176,8 @@ def _judge(check: CheckRun, ended: Mapping[str, Any], log: str) -> None:
     check.outcome = result.get("outcome") or f"exit {ended['exitCode']}"
     for name in ("code", "reason", "subject", "measured", "expected"):
         setattr(check, name, result.get(name, getattr(check, name)))
-    if held_to := _HELD_TO.search(log):
-        check.floor = float(held_to[1])
+    if found := next(filter(None, (pattern.search(log) for pattern in _FLOORS)), None):
+        check.floor = float(found[1])
     check.log = log
 
 

@@ -72,6 +72,7 @@ class Node:
     root: Path
     environ: Mapping[str, str]
     gpus: Sequence[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
 
     def allocate(self, count: int) -> list[str]:
@@ -82,7 +83,7 @@ class Node:
     def as_object(self) -> Object:
         size = {GPU: str(len(self.gpus))}
         addresses = [{"type": "InternalIP", "address": self.address}]
-        labels = {"kubernetes.io/hostname": self.name}
+        labels = {"kubernetes.io/hostname": self.name, **self.labels}
         status = {"allocatable": size, "capacity": size, "addresses": addresses}
         return {"metadata": {"name": self.name, "labels": labels}, "status": status}
 

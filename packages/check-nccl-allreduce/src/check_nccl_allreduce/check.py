@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Inconclusive, Run, Verdict, nccl, run_main
+from preflight_proto.check import Check, Gpu, Inconclusive, Run, Verdict, nccl, node, run_main
 from preflight_proto.check.topology import find_topology
 from preflight_proto.roster import Roster
 
-from . import blame, judge, network
+from . import blame, domains, judge, network
+from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import Member
 from .control.messages import Hello, Start, Trouble, VerdictMessage
-from .control.rounds import Probes
+from .control.rounds import Probes, Round
 from .ranks import Ranks
 from .settings import Settings
 
@@ -27,8 +29,6 @@ __all__ = ["CHECK", "main"]
 
 LEAST_PATIENCE: Final = 30.0
 """Seconds that the members have to find each other even when the roster came at the last moment."""
-GANG_SHARE: Final = 0.4
-"""Of CHECK_TIMEOUT, for the gang's own all-reduce. A tenth is kept for the report, and what is left is localisation's."""
 
 
 @dataclass
@@ -37,38 +37,25 @@ class Equipment:
 
     backend: str = "gloo"
     workers: int = 1
-    model: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the workers get besides the environment."""
     trouble: Trouble | None = None
 
 
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
     environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
-    without = await _add_topology(run, environ)
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
         while True:
-            ended = await _once(run, ranks, tuple(unusual), without)
+            ended = await _once(run, ranks, tuple(unusual))
             if ended is not None:
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _add_topology(run: Run[Settings], environ: dict[str, str]) -> Trouble | None:
-    """Tell NCCL its topology file, where it gets one; otherwise perhaps why this pod cannot take part."""
-    if _moves_by_gloo(run):
-        return None
-    try:
-        topology = await find_topology(run.settings, os.environ)
-    except Inconclusive as error:
-        return Trouble("local", error.code, error.reason.rstrip("."))
-    run.progress(f"topology: {topology.why}")
-    if topology.path is not None:
-        environ["NCCL_TOPO_FILE"] = topology.path
-    return None
-
-
-async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...], without: Trouble | None) -> Verdict | None:
-    """Join one generation; None when it ended before its run began. ``without``: why this pod cannot take part."""
+async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> Verdict | None:
+    """Join one generation; None when it ended before its run began."""
     roster, equipment = await _gather(run)
     assert roster.rank is not None
     hello = Hello(
@@ -77,15 +64,26 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...], with
         node=run.kit.node_name,
         backend=equipment.backend,
         workers=equipment.workers,
-        model=equipment.model,
+        model=equipment.gpus[0].name if equipment.gpus else "",
         fabric=run.settings.fabric,
         unusual=unusual,
-        trouble=equipment.trouble or without,
+        topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
+        trouble=equipment.trouble,
     )
-    ranks.join(roster, equipment.workers)
+    ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
     member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)
+    run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")
     return None if verdict is None else blame.verdict_of(verdict, roster.rank)
+
+
+def _peak() -> float:
+    """The most memory that this process has held, in MB (10^6 bytes); 0 where the kernel does not say."""
+    try:
+        rows = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith("VmHWM:")), 0.0)
 
 
 async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
@@ -104,21 +102,20 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 async def _equipment(run: Run[Settings]) -> Equipment:
     """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting for this pod."""
-    if _moves_by_gloo(run):
+    wanted = run.settings.backend
+    if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
         run.progress("backend gloo, one worker: this run says nothing about GPUs")
         return Equipment()
     try:
         gpus = await run.gpus()
+        chosen = await find_topology(run.settings, os.environ)
     except Inconclusive as error:
         return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
+    run.progress(f"topology: {chosen.why}")
+    variables = {"NCCL_TOPO_FILE": chosen.path} if chosen.path is not None else {}
     mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
-    return Equipment("nccl", len(gpus), gpus[0].name, trouble)
-
-
-def _moves_by_gloo(run: Run[Settings]) -> bool:
-    wanted = run.settings.backend
-    return wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0)
+    return Equipment("nccl", len(gpus), gpus, variables, trouble)
 
 
 async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:
@@ -168,21 +165,31 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
     address = run.gang.settings.pod_ip
     assert roster.master_port is not None
     master_port = roster.master_port
+    budget = Budget(allowed)
     begun: float | None = None
+    probing: float | None = None
 
-    def left() -> float:
-        """Seconds until the verdict must be on its way."""
+    def spent() -> float:
+        """Seconds since the first launch."""
         nonlocal begun
         begun = begun or anyio.current_time()
-        return begun + allowed - max(2.0, 0.1 * allowed) - anyio.current_time()
+        return anyio.current_time() - begun
+
+    def left(rounds: Rounds) -> float:
+        """Seconds for what comes next: once a launch has ended, that may be probes."""
+        nonlocal probing
+        if not rounds:
+            return budget.left(spent())
+        probing = spent() if probing is None or isinstance(rounds[-1], Round) else probing
+        return budget.probes(spent(), probing)
 
     def say(text: str) -> None:
         run.progress(f"leader: {text}")
 
     def step(hellos: Mapping[int, Hello], rounds: Rounds) -> Start | Probes | VerdictMessage:
         ports = (master_port, *([network.free_port(address)] if rounds else []))
-        may_retry = left() > GANG_SHARE * allowed
-        plan = judge.Plan(run.settings, ports, left(), may_retry, seed=roster.generation, say=say)
+        may_retry = budget.left(spent()) > budget.launch
+        plan = judge.Plan(run.settings, ports, left(rounds), may_retry, seed=roster.generation, say=say)
         what = judge.next_step(plan, hellos, rounds)
         if isinstance(what, Start) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
@@ -191,7 +198,7 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
 
     def launch_within(number: int) -> tuple[float, float]:
         """The first launch may take the gang's share, a second one all but what the report needs."""
-        return GANG_SHARE * allowed, GANG_SHARE * allowed if number == 1 else left()
+        return budget.launch, budget.launch if number == 1 else budget.left(spent())
 
     await Leader(roster, address, say).lead(patience, launch_within, step)
 

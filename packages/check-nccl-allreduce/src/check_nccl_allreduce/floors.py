@@ -10,7 +10,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Final
 
-__all__ = ["SIZES", "Row", "bus_bandwidth", "find", "known", "nodes_class"]
+__all__ = ["SIZES", "Row", "bus_bandwidth", "find", "known", "nodes_class", "slowest"]
 
 SIZES: Final = range(4 * 1024**3, 16 * 1024**3 + 1)
 """Bytes per rank for which the rows hold: their own 4 GiB, and what is larger, which is not slower."""
@@ -74,5 +74,9 @@ def bus_bandwidth(size: int, times: Sequence[Sequence[float]], world: int) -> fl
     ``times``: of each member, the seconds of each iteration. An iteration takes as long as on its slowest rank; the median
     iteration counts.
     """
-    slowest = [max(iteration) for iteration in zip(*times, strict=True)]
-    return float(size / median(slowest) * 2 * (world - 1) / world / 1e9)
+    return float(size / median(slowest(times)) * 2 * (world - 1) / world / 1e9)
+
+
+def slowest(times: Sequence[Sequence[float]]) -> list[float]:
+    """Of each iteration, the seconds of its slowest member."""
+    return [max(iteration) for iteration in zip(*times, strict=True)]

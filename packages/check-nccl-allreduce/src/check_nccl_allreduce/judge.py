@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from .settings import DEFAULT_SIZE, Settings, show_size
 
 T = TypeVar("T")
 
-__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks"]
+__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "spread"]
 
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more."""
@@ -51,6 +52,8 @@ def next_step(
         return first(plan, hellos)
     last = launches[-1]
     verdict, worth_another = judge(plan.settings, hellos, last)
+    if not probed and (line := spread(last)):
+        plan.say(line)
     number = len(rounds) + 1
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
@@ -83,6 +86,7 @@ def _localised(
             number = last.number + len(probed) + 1
             if not probed:
                 plan.say(f"looking for the cause: {base.reason}")
+                plan.say(shape.told())
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
             )
@@ -143,6 +147,7 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
         warmup=settings.warmup,
         world=sum(hello.workers for hello in hellos.values()),
         timeout=plan.timeout,
+        op=settings.op,
     )
 
 
@@ -264,6 +269,19 @@ class _Gate:
     expected: float | None = None
 
 
+def spread(last: Round) -> str:
+    """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty where some did not end."""
+    times = [result.times for result in last.results.values()]
+    if not times or not all(times):
+        return ""
+    each = sorted(floors.slowest(times))
+    middle = median(each)
+    return (
+        f"round {last.number}: {len(each)} iterations, each by its slowest rank: median {middle * 1e3:.3f} ms, "
+        f"{each[0] * 1e3:.3f} to {each[-1] * 1e3:.3f} ms, a spread of {(each[-1] - each[0]) / middle:.0%}"
+    )
+
+
 def _gate(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> _Gate:
     start = last.start
     busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
@@ -322,7 +340,12 @@ def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> V
 
 def _row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
     kinds = {(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}
-    if len(kinds) > 1 or start.backend != "nccl" or any(hello.unusual for hello in hellos.values()):
+    if (
+        len(kinds) > 1
+        or start.backend != "nccl"
+        or start.op != "sum"
+        or any(hello.unusual for hello in hellos.values())
+    ):
         return None
     [(model, gpus, fabric)] = kinds
     return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
@@ -331,6 +354,8 @@ def _row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
 def _no_row(hellos: Mapping[int, Hello], start: Start) -> str:
     if start.backend != "nccl":
         return f"{start.backend} has none"
+    if start.op != "sum":
+        return f"the table's are of sums, not of {start.op} (NCCL_ALLREDUCE_OP)"
     if unusual := sorted({name for hello in hellos.values() for name in hello.unusual}):
         return f"the workload sets {', '.join(unusual)}"
     if len({(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}) > 1:

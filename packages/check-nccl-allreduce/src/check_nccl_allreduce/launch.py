@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any, Final
@@ -28,7 +27,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
 from . import troubles
-from .control.messages import STAGES, Opened, Probe, Result, Stage, Start, Trouble
+from .control.messages import Detail, Opened, Probe, Result, Stage, Start, Trouble
+from .lines import Began, Line, Worker, numbers, order_of, slowest
 
 __all__ = ["Agent"]
 
@@ -37,65 +37,34 @@ MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
-SILENT_AFTER: Final = 5.0
-"""Seconds without a worker's sign of life, which comes each second."""
+DETAIL_WITHIN: Final = 8.0
+"""Seconds to wait for rails and directions once a probe is done, and the share of the probe's time that they may take."""
+DETAIL_SHARE: Final = 0.25
 DEATH_WITHIN: Final = 10.0
 """Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """What a worker says: which one it is, then stages, then its numbers or its error."""
-
-    rank: int | None = None
-    local: int | None = None
-    stage: str | None = None
-    iteration: int = 0
-    times: list[float] | None = None
-    verified: int = 0
-    wrong: int = 0
-    where: str = ""
-    error: str | None = None
-    port: int | None = None
-    beat: bool = False
-    over: bool = False
-
-
-@dataclass
-class _Worker:
-    rank: int
-    local: int
-    stream: SocketStream
-    heard: float
-    stage: Stage = field(default_factory=lambda: Stage("launched"))
-    done: _Line | None = None
-    port: int | None = None
-    gone: bool = False
-
-    def order(self) -> None:
-        """Forget what it said: it is about to be given something new to do."""
-        self.stage, self.done = Stage("launched"), None
-
-    def said(self) -> bool:
-        """Whether a store's port, or why there is none, is known."""
-        return self.port is not None or self.gone or self.done is not None
 
 
 class Agent:
     """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it has started.
 
-    In between it forks torchrun, :meth:`run` once, and then, with each :meth:`fork`, fresh workers for probes in the place of
+    In between it forks torchrun with each :meth:`run`, and then, with each :meth:`fork`, fresh workers for probes in the place of
     whatever it has forked. Torchrun's workers serve :meth:`open` and :meth:`probe` as well. ``group`` holds its watchers.
     """
 
     def __init__(self, environ: Mapping[str, str], group: TaskGroup) -> None:
         self._environ, self._group = environ, group
         self._home = Path(tempfile.mkdtemp(prefix="preflight-"))
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
         self._output = bytearray()
         self._process: Process | None = None
         self._news = anyio.Event()
         self._over = False
         self._forks = False
+        self._launches = 0
+        self._ordered = 0.0
+        self._warmup, self._backend = 0, ""
+        self._stuck = False
+        self.loaded = anyio.Event()
 
     async def load(self) -> None:
         """Start the process, which imports torch and waits for its arguments."""
@@ -128,9 +97,19 @@ class Agent:
             shutil.rmtree(self._home, ignore_errors=True)
 
     async def run(
-        self, start: Start, roster: Roster, address: str, count: int, changed: Callable[[Stage], None]
+        self,
+        start: Start,
+        roster: Roster,
+        address: str,
+        count: int,
+        changed: Callable[[Stage], None],
+        *,
+        variables: Mapping[str, str],
     ) -> Result:
-        """Run ``count`` workers here as this roster's rank; returns when all have spoken, or one has failed."""
+        """Run ``count`` workers here as this roster's rank, with these ``variables`` too, which fresh ones get as well.
+
+        Returns when all have spoken, or one has failed.
+        """
         secret = _secret(roster, start.round)
         order = {
             "backend": start.backend,
@@ -138,6 +117,7 @@ class Agent:
             "iterations": start.iterations,
             "warmup": start.warmup,
             "timeout": start.timeout,
+            "op": start.op,
             "master_addr": roster.master_addr,
             "master_port": start.master_port,
             "secret": secret,
@@ -153,25 +133,50 @@ class Agent:
             f"--rdzv-conf=timeout={max(1, int(start.timeout))}",
             "--max-restarts=0",
         ]
+        self._workers.clear()
+        self._output.clear()
+        self._launches, self._forks, self._over = self._launches + 1, False, self.ended
+        self._ordered, self._warmup, self._backend = anyio.current_time(), start.warmup, start.backend
         await self._tell_agent(
             {
                 "argv": argv,
-                "env": {"PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(), "OMP_NUM_THREADS": "1"},
+                "launch": self._launches,
+                "env": {
+                    **variables,
+                    "PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(),
+                    "OMP_NUM_THREADS": "1",
+                },
             }
         )
         return await self._outcome(start.round, count, changed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process that holds torch is gone, and no launch can come of it any more."""
+        return self._process is None or self._process.returncode is not None
+
+    @property
+    def began(self) -> Began | None:
+        """When the last launch's slowest worker here got how far; None before the first timed iteration."""
+        times = [worker.timed for worker in self._workers.values()]
+        if not times or None in times:
+            return None
+        entered = max(worker.entered for worker in self._workers.values())
+        return Began(self._ordered, entered, max(time for time in times if time is not None))
 
     async def fork(self, count: int, first_rank: int) -> None:
         """Have ``count`` fresh workers for probes, the first of them that rank of the gang; the earlier ones are killed."""
         self._workers.clear()
         self._forks = True
-        self._over = self._process is None or self._process.returncode is not None
+        self._over = self.ended
         await self._tell_agent({"fork": count, "env": {"FIRST_RANK": str(first_rank), "OMP_NUM_THREADS": "1"}})
-        while len(self._workers) < count and not self._over:
+        while len(self._workers) < count and not self._over and not self._stuck:
             await self._next_news()
 
     async def open(self, number: int, address: str) -> Opened:
         """A store in the first worker here, for the others of a probe to meet in."""
+        if self._stuck:
+            return Opened(number, trouble=troubles.stuck(self._backend))
         worker = self._workers.get(0)
         if worker is None:
             return Opened(number, trouble=troubles.died("the worker", self.output))
@@ -187,6 +192,9 @@ class Agent:
 
     async def probe(self, probe: Probe, roster: Roster, count: int, changed: Callable[[Stage], None]) -> Result:
         """One probe on the workers that are here."""
+        if self._stuck:
+            return Result(probe.round, trouble=troubles.stuck(self._backend))
+        begun = anyio.current_time()
         for worker in list(self._workers.values()):
             worker.order()
             order = {
@@ -195,29 +203,50 @@ class Agent:
                 "iterations": probe.iterations,
                 "warmup": probe.warmup,
                 "timeout": probe.timeout,
+                "op": probe.op,
                 "rank": probe.base + worker.local,
                 "world": probe.world,
                 "host": probe.host,
                 "port": probe.port,
                 "prefix": f"{_secret(roster, probe.round)}/{probe.index}",
                 "init": probe.init,
+                "detail": probe.detail,
             }
             await self._tell_worker(worker, order)
         if len(self._workers) < count:
             return Result(probe.round, trouble=troubles.died("a worker", self.output))
-        return await self._outcome(probe.round, count, changed)
+        result = await self._outcome(probe.round, count, changed)
+        if probe.detail and result.trouble is None:
+            patience = min(DETAIL_SHARE * probe.timeout, DETAIL_WITHIN)
+            last = min(anyio.current_time() + patience, begun + (1 - DETAIL_SHARE) * probe.timeout)
+            result = msgspec.structs.replace(result, detail=await self._detail(count, last))
+        return result
+
+    async def _detail(self, count: int, last: float) -> Detail | None:
+        """Rails and directions, unless they take too long or a worker is gone: the result is not to wait for hints."""
+        workers = [worker for _, worker in sorted(self._workers.items())]
+        with anyio.CancelScope(deadline=last):
+            while any(worker.detail is None and not worker.gone for worker in workers):
+                await self._next_news()
+        parts = [worker.detail for worker in workers if worker.detail is not None]
+        if len(parts) < count:
+            return None
+        rails = tuple(rail for rail, _, _ in parts) if count > 1 else ()
+        return Detail(rails, max(there for _, there, _ in parts), max(back for _, _, back in parts))
 
     async def _outcome(self, number: int, count: int, changed: Callable[[Stage], None]) -> Result:
         """When all workers have spoken, or one has failed."""
         last = None
         failed_at: float | None = None
         while True:
+            if self._stuck:
+                return Result(number, trouble=troubles.stuck(self._backend))
             workers = list(self._workers.values())
-            if len(workers) == count and (now := _slowest(workers)) != last:
+            if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
                 changed(now)
             if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
-                return _numbers(number, [w.done for w in workers if w.done is not None])
+                return numbers(number, [w.done for w in workers if w.done is not None])
             broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
             if broken:
                 failed_at = failed_at or anyio.current_time()
@@ -235,7 +264,7 @@ class Agent:
 
     def _failure(self, number: int) -> Result:
         workers = sorted(self._workers.values(), key=lambda w: w.local)
-        ready = all(_order(w.stage) >= _order(Stage("ready")) for w in workers) and bool(workers)
+        ready = all(order_of(w.stage) >= order_of(Stage("ready")) for w in workers) and bool(workers)
         for worker in workers:
             if worker.gone and worker.done is None:
                 return Result(number, trouble=troubles.died(f"rank {worker.rank}'s process", self.output))
@@ -265,18 +294,18 @@ class Agent:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
             await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
 
-    async def _tell_worker(self, worker: _Worker, what: dict[str, Any]) -> None:
+    async def _tell_worker(self, worker: Worker, what: dict[str, Any]) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _listen knows
             await worker.stream.send(msgspec.json.encode(what) + b"\n")
 
     async def _listen(self, stream: SocketStream) -> None:
         """One worker, from its first line to its end."""
         reader = BufferedByteReceiveStream(stream)
-        worker: _Worker | None = None
+        worker: Worker | None = None
         async with stream:
             try:
                 while True:
-                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=_Line)
+                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=Line)
                     worker = self._take(worker, line, stream)
                     if not line.beat:
                         self._wake()
@@ -293,21 +322,17 @@ class Agent:
             worker.gone = True
             self._wake()
 
-    def _take(self, worker: _Worker | None, line: _Line, stream: SocketStream) -> _Worker | None:
+    def _take(self, worker: Worker | None, line: Line, stream: SocketStream) -> Worker | None:
         if worker is None:
-            self._over = self._over or (line.over and not self._forks)
+            self._over = self._over or (line.over == self._launches and not self._forks)
+            self._stuck = self._stuck or line.stuck
+            if line.loaded:
+                self.loaded.set()
             if line.rank is None or line.local is None:
                 return None
-            worker = self._workers[line.local] = _Worker(line.rank, line.local, stream, anyio.current_time())
-        worker.heard = anyio.current_time()
-        if line.port is not None:
-            worker.port = line.port
-        elif line.stage is not None:
-            worker.stage = Stage(line.stage, line.iteration)
-        elif line.times is not None or line.error is not None:
-            worker.done = line
-            if line.error is None:
-                worker.stage = Stage("done")
+            worker = self._workers[line.local] = Worker(line.rank, line.local, stream, anyio.current_time())
+            worker.entered = line.at or 0.0
+        worker.hear(line, anyio.current_time(), warmup=None if self._forks else self._warmup)
         return worker
 
     def _wake(self) -> None:
@@ -318,27 +343,8 @@ class Agent:
         await self._news.wait()
 
 
-def _slowest(workers: list[_Worker]) -> Stage:
-    """How far the slowest of these is, and whether one of them has fallen silent."""
-    behind = min((worker.stage for worker in workers), key=_order)
-    limit = anyio.current_time() - SILENT_AFTER
-    silent = any(worker.heard < limit and worker.done is None for worker in workers)
-    return Stage(behind.name, behind.iteration, silent)
-
-
-def _order(stage: Stage) -> tuple[int, int]:
-    return STAGES.index(stage.name), stage.iteration
-
-
 def _secret(roster: Roster, number: int) -> str:
     """Names the rendezvous' keys, so that no stranger on its open port can guess one."""
     assert roster.token is not None
     what = f"rendezvous {roster.generation} {number}".encode()
     return hmac.digest(roster.token.encode(), what, hashlib.sha256).hex()[:32]
-
-
-def _numbers(number: int, lines: list[_Line]) -> Result:
-    slowest = tuple(max(times) for times in zip(*(line.times or [] for line in lines), strict=True))
-    wrong = sum(line.wrong for line in lines)
-    where = next((line.where for line in lines if line.wrong), "")
-    return Result(number, slowest, min(line.verified for line in lines), wrong, where)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from . import floors, localise
-from .control.messages import Hello, Result, Start, Trouble
+from . import domains, floors, localise
+from .control.messages import Detail, Hello, Result, Start, Trouble
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
 
@@ -26,10 +26,11 @@ _OWN: Final = frozenset({"environment", "device", "died", "local"})
 
 @dataclass(frozen=True)
 class Map:
-    """The gang's nodes: ``endpoints``, and the ranks of the members (pods) on each."""
+    """The gang's nodes: ``endpoints``, and the ranks of the members (pods) on each. ``label``: of the nodes, that which says their domains."""
 
     endpoints: tuple[localise.Endpoint, ...]
     ranks: tuple[tuple[int, ...], ...]
+    label: str = ""
 
     @classmethod
     def of(cls, hellos: Mapping[int, Hello], start: Start, threshold: float | None) -> Map:
@@ -38,13 +39,21 @@ class Map:
         for rank, hello in sorted(hellos.items()):
             nodes.setdefault(hello.node or hello.pod, []).append(rank)
         made = []
-        for node, ranks in nodes.items():
+        label, known = domains.choose([hellos[ranks[0]].topology for ranks in nodes.values()])
+        for (node, ranks), domain in zip(nodes.items(), known, strict=True):
             hello, workers = hellos[ranks[0]], sum(hellos[rank].workers for rank in ranks)
             row = floors.find(hello.model, workers, hello.fabric, 2, start.size)
             floor = threshold if threshold is not None else row.floor if row is not None else None
             kind = "/".join([hello.model, str(workers), hello.fabric])
-            made.append(localise.Endpoint(node, kind, pair_floor=floor))
-        return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()))
+            made.append(localise.Endpoint(node, kind, domain, pair_floor=floor))
+        return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
+
+    def told(self) -> str:
+        """What is known of the switches between the nodes, in a few words."""
+        known = [one.domain for one in self.endpoints if one.domain is not None]
+        if not known:
+            return "no topology label says which switch a node is behind"
+        return f"{self.label} says of {len(known)} of {len(self.endpoints)} nodes which switch they are behind: {len(set(known))} in all"
 
     def members(self, endpoints: Sequence[int]) -> tuple[int, ...]:
         """The ranks on these nodes, ascending."""
@@ -81,7 +90,7 @@ def next_probes(
     hung: bool,
 ) -> Probes | None:
     """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still."""
-    fresh = hung or any(played.troubled or len(played.results) < len(played.order.bases) for played in rounds)
+    fresh = hung or any(_broke(played) for played in rounds)
     seconds = left / (localise.MAX_ROUNDS + 1 - step.number)
     if seconds < LEAST_ROUND:
         return None
@@ -94,6 +103,11 @@ def next_probes(
             bases[rank] = count
             count += hellos[rank].workers
         worlds.append(count)
+    detail = frozenset(
+        i
+        for i, (probe, group) in enumerate(zip(step.probes, groups, strict=True))
+        if probe.detail and _halves(group, hellos)
+    )
     return Probes(
         round=0,
         groups=groups,
@@ -106,7 +120,21 @@ def next_probes(
         init=INIT_SHARE * seconds,
         timeout=seconds,
         fresh=fresh,
+        op=start.op,
+        detail=detail,
     )
+
+
+def _broke(played: ProbeRound) -> bool:
+    """Whether workers of this round may still sit in it."""
+    asked = {rank for index in played.order.detail for rank in played.order.groups[index]}
+    late = any(rank in asked and result.detail is None for rank, result in played.results.items())
+    return late or played.troubled or len(played.results) < len(played.order.bases)
+
+
+def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
+    """Whether each worker of one node has a counterpart on the other: one member each, with equally many."""
+    return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
 def seen(shape: Map, played: ProbeRound) -> list[localise.Result]:
@@ -128,7 +156,16 @@ def _seen(shape: Map, played: ProbeRound, index: int) -> localise.Result:
         return localise.Result(Status.ERROR if broken else Status.UNJUDGED)
     if len(results) < len(group):
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
-    return localise.Result(Status.OK, _bandwidth(order, index, results))
+    parts = [result.detail for result in results if result.detail is not None]
+    rails, directions = _detail(order.size, parts) if index in order.detail and len(parts) == len(group) else ((), None)
+    return localise.Result(Status.OK, _bandwidth(order, index, results), rails=rails, directions=directions)
+
+
+def _detail(size: int, parts: Sequence[Detail]) -> tuple[tuple[float, ...], tuple[float, float] | None]:
+    """GB/s of each rail and direction, as slow as the slower end saw it. Between two ranks, bus bandwidth is size / time."""
+    there, back = max(part.there for part in parts), max(part.back for part in parts)
+    rails = tuple(size / max(both) / 1e9 for both in zip(*(part.rails for part in parts), strict=True))
+    return rails, (size / there / 1e9, size / back / 1e9)
 
 
 def _bandwidth(order: Probes, index: int, results: Sequence[Result]) -> float:

@@ -1,37 +1,45 @@
-"""This pod's ranks, round after round: each has a torchrun of its own, and the last one stays until the verdict is there."""
+"""This pod's ranks, round after round: each launch is a torchrun of its own, and the last one stays until the verdict is there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from statistics import median
 from types import TracebackType
+from typing import Final
 
 import anyio
+from preflight_proto.check import Gpu
+from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
-from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start
+from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, Trouble
 from .launch import Agent
 from .settings import show_size
 
 __all__ = ["Ranks"]
 
+NVML_WITHIN: Final = 5.0
+"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this member fared."""
+
 
 class Ranks:
-    """``async with Ranks(...)`` loads the first torchrun, so that its seconds pass while the gang is awaited; leaving ends all."""
+    """``async with Ranks(...)`` loads torch, so that its seconds pass while the gang is awaited; leaving ends all."""
 
     def __init__(self, environ: Mapping[str, str], address: str, say: Callable[[str], None]) -> None:
         self._environ, self._address, self._say = environ, address, say
         self._group = anyio.create_task_group()
         self._agent: Agent | None = None
-        self._used = False
         self._roster: Roster | None = None
         self._count = 0
+        self._joined = 0.0
+        self._variables: Mapping[str, str] = {}
+        self._gpus: tuple[Gpu, ...] = ()
         self._renewed = 0
 
     async def __aenter__(self) -> Ranks:
         await self._group.__aenter__()
         try:
-            await self._fresh(used=False)
+            await self._loaded()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -45,9 +53,10 @@ class Ranks:
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
 
-    def join(self, roster: Roster, count: int) -> None:
-        """Be ``count`` ranks of this roster's member."""
-        self._roster, self._count = roster, count
+    def join(self, roster: Roster, count: int, variables: Mapping[str, str], gpus: tuple[Gpu, ...] = ()) -> None:
+        """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's member, which has just been read."""
+        self._roster, self._count, self._joined = roster, count, anyio.current_time()
+        self._variables, self._gpus = variables, gpus
 
     async def obey(self, order: Order, changed: Callable[[Stage], None]) -> Result | Opened:
         """Do what the leader orders."""
@@ -67,7 +76,7 @@ class Ranks:
         self._say(
             f"round {start.round}: {self._count} of {start.world} ranks here, {start.backend}, {show_size(start.size)} per rank, {start.warmup}+{start.iterations} iterations, rendezvous {roster.master_addr}:{start.master_port}"
         )
-        agent = await self._fresh()
+        agent = await self._loaded()
         ready_said = False
 
         def tell(stage: Stage) -> None:
@@ -77,7 +86,8 @@ class Ranks:
                 ready_said = True
                 self._say("the communicator works")
 
-        result = await agent.run(start, roster, self._address, self._count, tell)
+        result = await agent.run(start, roster, self._address, self._count, tell, variables=self._variables)
+        result = await self._explained(result)
         if result.trouble is not None:
             self._say(f"here: {result.trouble.code}: {result.trouble.text}")
             for line in agent.output.splitlines()[-20:]:
@@ -86,12 +96,17 @@ class Ranks:
             self._say(
                 f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
             )
+        if (began := agent.began) is not None:
+            whole, torchrun = began.timed - self._joined, began.entered - began.ordered
+            self._say(
+                f"from the roster to the first timed iteration: {whole:.3f} s; torchrun's own start: {torchrun:.3f} s; without it: {whole - torchrun:.3f} s"
+            )
         return result
 
     async def _probe(self, probe: Probe, changed: Callable[[Stage], None]) -> Result:
         assert self._roster is not None
         agent = await self._probers(probe.round, fresh=probe.fresh)
-        result = await agent.probe(probe, self._roster, self._count, changed)
+        result = await self._explained(await agent.probe(probe, self._roster, self._count, changed))
         what = f"here: probe {probe.index + 1} of round {probe.round}, {probe.world} ranks"
         if result.trouble is not None:
             self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
@@ -109,12 +124,28 @@ class Ranks:
             await agent.fork(self._count, (roster.rank or 0) * self._count)
         return agent
 
-    async def _fresh(self, *, used: bool = True) -> Agent:
-        """A torchrun that has not run yet, in the place of one that has."""
-        if self._used or self._agent is None:
+    async def _loaded(self) -> Agent:
+        """The process that holds torch; another one where it has ended."""
+        if self._agent is None or self._agent.ended:
             if self._agent is not None:
                 await self._agent.end()
-            self._agent = Agent(self._environ, self._group)
-            await self._agent.load()
-        self._used = used
+            self._agent = agent = Agent({**self._environ, **self._variables}, self._group)
+            await agent.load()
+            self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
         return self._agent
+
+    async def _explained(self, result: Result) -> Result:
+        """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
+        if result.trouble is None or not self._gpus:
+            return result
+        lost: dict[str, str] = {}
+        with anyio.move_on_after(NVML_WITHIN):
+            lost = await devices.lost(self._gpus)
+        if not lost:
+            return result
+        told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
+        return Result(result.round, trouble=Trouble("device", "GPU_LOST", f"the driver has lost {told}"))
+
+    async def _tell_loaded(self, agent: Agent, since: float) -> None:
+        await agent.loaded.wait()
+        self._say(f"torch is loaded after {anyio.current_time() - since:.1f} s")

@@ -63,9 +63,21 @@ class Settings(TopologySettings):
         "NCCL_ALLREDUCE_ITERATIONS", whole_number(1, 1000), default=20, help="timed iterations; the median counts"
     )
     warmup: int = setting("NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them")
+    op: str = setting(
+        "NCCL_ALLREDUCE_OP",
+        one_of("sum", "max", "min"),
+        default="sum",
+        help="how the ranks' numbers are reduced: what is exact in any order, so that every bit can be verified; the table of known hardware is of sums",
+    )
     fabric: str = setting(
         "NCCL_ALLREDUCE_FABRIC",
         text("a fabric class", "e.g. ib-8x400, see the README"),
         default="",
         help="the network between the nodes, as the table of known hardware calls it; unknown: no floor of the table applies",
+    )
+    domain_label: str = setting(
+        "NCCL_ALLREDUCE_DOMAIN_LABEL",
+        text("a node label", "e.g. example.com/rack, one of the gang controller's topologyLabels"),
+        default="",
+        help="the label whose value names the switch that a node is behind; by default the known one that groups most nodes",
     )

@@ -9,7 +9,7 @@ from preflight_proto.check import nccl
 
 from .control.messages import Trouble
 
-__all__ = ["MAX_TEXT", "by_output", "died"]
+__all__ = ["MAX_TEXT", "by_output", "died", "stuck"]
 
 MAX_TEXT: Final = 400
 
@@ -44,6 +44,17 @@ def died(who: str, output: str) -> Trouble:
     if known is not None:
         return Trouble(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
     return Trouble("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
+
+
+def stuck(backend: str) -> Trouble:
+    """A worker that SIGKILL does not end sits in the kernel (D state): with a GPU, in its driver. Without one it may be any disk."""
+    if backend == "nccl":
+        return Trouble(
+            "device", "GPU_UNRESPONSIVE", "a killed worker stays in the kernel; its GPU does not answer the driver"
+        )
+    return Trouble(
+        "died", "RANK_STUCK", "a killed worker stays in the kernel, where no signal ends it; see the node's dmesg"
+    )
 
 
 def _last_line(output: str) -> str:

@@ -55,10 +55,12 @@ TOKEN_PATH: Final = TOKEN_DIR + "/token"
 TOKEN_AUDIENCE: Final = "platform-connector.nvsentinel.nvidia.com"  # noqa: S105 (an audience)
 SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 GANG_DIR: Final = "/etc/preflight"
+TOPOLOGY_FILE: Final = "node-topology"
+"""In the gang folder, beside the roster: what :data:`TOPOLOGY_ANNOTATION` says."""
 STATE_DIR: Final = "/var/lib/preflight"
 NODE_DIR: Final = "/etc/preflight-node"
 INSTANCE_TYPE_PATH: Final = NODE_DIR + "/instance-type"
-TOPOLOGY_PATH: Final = NODE_DIR + "/topology"
+TOPOLOGY_PATH: Final = NODE_DIR + "/" + TOPOLOGY_FILE
 """What the pod's annotations of the same meaning say, as files."""
 TOPOLOGY_FILES_DIR: Final = "/opt/nvsentinel/nccl-topologies"
 """NCCL's topology files, in the images of the NCCL checks."""

@@ -330,13 +330,15 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
 def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
     """What a gang-wide check waits for, and the place where it writes the generation that it joined.
 
-    The annotation stands last: of two sources with one file name the kubelet takes the later, and the annotation alone decides.
+    The annotations stand last: of two sources with one file name the kubelet takes the later, and the annotation alone decides.
+    Roster and topology are in one volume, so that the check sees both or neither.
     """
-    roster = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{names.ROSTER_ANNOTATION}']"}
-    sources = [
-        {"configMap": {"name": config_map, "optional": True}},
-        {"downwardAPI": {"items": [{"path": ROSTER_FILE, "fieldRef": roster}]}},
+    files = {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
+    items = [
+        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+        for file, annotation in files.items()
     ]
+    sources = [{"configMap": {"name": config_map, "optional": True}}, {"downwardAPI": {"items": items}}]
     return [
         {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
         {"name": names.STATE_VOLUME, "emptyDir": {}},

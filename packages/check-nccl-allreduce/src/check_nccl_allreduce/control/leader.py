@@ -316,6 +316,8 @@ def _probe(order: Probes, index: int, rank: int, held: Opened) -> Probe:
         init=order.init,
         timeout=order.timeout,
         fresh=order.fresh,
+        op=order.op,
+        detail=index in order.detail,
     )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "STAGES",
     "Ack",
     "Alive",
+    "Detail",
     "Hello",
     "Leaving",
     "Message",
@@ -66,6 +67,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     fabric: str = ""
     unusual: tuple[str, ...] = ()
     """NCCL variables of the workload that may bend a measurement."""
+    topology: dict[str, str] = {}
+    """Labels of the node that may name the switch it is behind."""
     trouble: Trouble | None = None
 
 
@@ -80,6 +83,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     warmup: int
     world: int
     timeout: float
+    op: str = "sum"
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -118,6 +122,9 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     init: float
     timeout: float
     fresh: bool = False
+    op: str = "sum"
+    detail: bool = False
+    """Measure rails and directions as well, once the all-reduce is done."""
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
@@ -125,6 +132,18 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
     round: int = 0
     stage: Stage = Stage()
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """Seconds that parts of a probe's path took, between each worker and the one of the same number on the other node.
+
+    ``rails``: an all-reduce of each such pair, all at once; none where a node has one worker. ``there`` and ``back``: a broadcast
+    from the probe's first node to the second and the other way, the slowest worker's.
+    """
+
+    rails: tuple[float, ...]
+    there: float
+    back: float
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -140,6 +159,8 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     wrong: int = 0
     where: str = ""
     trouble: Trouble | None = None
+    detail: Detail | None = None
+    """Where a probe asked for it, and it came in time."""
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):

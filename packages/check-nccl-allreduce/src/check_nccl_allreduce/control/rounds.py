@@ -45,7 +45,7 @@ class Probes:
     """Probes to run at the same time: the ranks of each one's members, the first of which holds the store.
 
     ``bases``: by rank, the number of a member's first worker in its probe. ``init`` and ``timeout``: seconds until the communicators
-    must work, and until the round is over. ``fresh``: with new workers.
+    must work, and until the round is over. ``fresh``: with new workers. ``detail``: indices of the probes that measure rails and directions too.
     """
 
     round: int
@@ -59,6 +59,8 @@ class Probes:
     init: float
     timeout: float
     fresh: bool
+    op: str = "sum"
+    detail: frozenset[int] = frozenset()
 
 
 @dataclass

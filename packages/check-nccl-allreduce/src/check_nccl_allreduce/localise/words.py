@@ -205,7 +205,10 @@ def matrix(state: State, verdict: Verdict) -> list[str]:
 
 
 def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
-    """The lower triangle; every measurement of a pair, oldest first: percent of normal, or how it broke."""
+    """The lower triangle; every measurement of a pair, oldest first: percent of normal, or how it broke.
+
+    Filled up with dots: a log that squeezes spaces leaves the columns as they are.
+    """
     cells: dict[tuple[int, int], list[str]] = {}
     for e in edges:
         cells.setdefault((e.b, e.a), []).append(_cell(e))
@@ -213,10 +216,10 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     label = max(len(e.name) for e in state.endpoints) + len(str(len(state.endpoints))) + 1
     size = len(state.endpoints)
     yield "percent of normal between each two nodes, oldest measurement first:"
-    yield " " * label + " " + " ".join(str(j).rjust(width) for j in range(size - 1))
+    yield " ".join(["·" * label, *(str(j).rjust(width, "·") for j in range(size - 1))])
     for i in range(size):
-        row = " ".join("/".join(cells.get((i, j), ["."])).rjust(width) for j in range(i))
-        yield f"{i} {state.endpoints[i].name}".ljust(label + 1) + row
+        row = ("/".join(cells.get((i, j), ["·"])).rjust(width, "·") for j in range(i))
+        yield " ".join([f"{i} {state.endpoints[i].name}".ljust(label, "·"), *row])
 
 
 def _cell(e: Measured) -> str:

@@ -1,7 +1,7 @@
 """torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its arguments from stdin.
 
-A line of JSON, ``{"argv": [...], "env": {...}}``, has it fork torchrun; ``{"fork": N, "env": {...}}`` replaces all that it has forked by N
-workers for probes. It ends with its input. The ranks are forked too
+A line of JSON, ``{"argv": [...], "launch": N, "env": {...}}``, has it fork torchrun; ``{"fork": N, "env": {...}}`` forks N workers for probes.
+Either takes the place of all that it has forked before. It ends with its input. The ranks are forked too
 (``--start-method=fork``): with eight of them on a few cores, eight imports of torch would take longer than the measurement. Nothing
 here touches CUDA before.
 """
@@ -34,10 +34,16 @@ def main() -> None:
 
     from . import rank  # noqa: F401
 
+    tell(loaded=True)
     children: list[int] = []
     for line in iter(sys.stdin.readline, ""):
         order = json.loads(line)
         os.environ.update(order["env"])
+        stuck = end(children)
+        children = []
+        if any(state(child) == "D" for child in stuck):
+            tell(stuck=True)
+            continue
         if "argv" in order:
             if (child := os.fork()) == 0:
                 end_with_parent(os.getppid())
@@ -45,29 +51,48 @@ def main() -> None:
                 launch(order["argv"])
                 return
             children.append(child)
-            threading.Thread(target=tell_end, args=(child,), daemon=True).start()
+            threading.Thread(target=tell_end, args=(child, order["launch"]), daemon=True).start()
         else:
-            end(children)
             os.environ[AGENT] = str(os.getpid())
             children = [fork(local) for local in range(order["fork"])]
 
 
-def tell_end(child: int) -> None:
-    """Tell the check when torchrun has ended."""
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+def tell_end(child: int, number: int) -> None:
+    """Tell the check when this launch's torchrun has ended."""
+    with suppress(ChildProcessError):  # it was killed for the next one, and reaped already
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    tell(over=number)
+
+
+def tell(**what: int) -> None:
+    """One line to the check."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(os.environ[LINK])
-        link.sendall(b'{"over": true}\n')
+        link.sendall(json.dumps(what).encode() + b"\n")
 
 
-def end(children: list[int]) -> None:
-    """Kill these. One that does not end in time sits in the kernel and is not waited for."""
+def end(children: list[int]) -> list[int]:
+    """Kill these; those that do not end in time: they sit in the kernel, and waiting would not help."""
     for child in children:
-        os.kill(child, signal.SIGKILL)
+        kill(child)
     give_up = time.monotonic() + DEATH_WITHIN
     while children and time.monotonic() < give_up:
         children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
         time.sleep(0.02)
+    return children
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+
+
+def state(pid: int) -> str:
+    """One letter of the kernel's: D is a sleep that no signal ends, in a driver or on a disk."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 (pathlib is one import more in every worker)
+            return stat.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
 
 
 def fork(local: int) -> int:

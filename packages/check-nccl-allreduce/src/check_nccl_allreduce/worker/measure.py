@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,23 +14,25 @@ import torch.distributed as dist
 
 from . import pattern
 
-__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all"]
+__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 SPARE = 1 << 30
 """Bytes of GPU memory that NCCL's buffers and the CUDA context may take besides the data."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One communicator's work; ``timeout`` is in seconds and bounds each collective."""
+    """One communicator's work; ``timeout`` is in seconds and bounds each collective. ``op``: sum, max or min."""
 
     backend: str
     size: int
     iterations: int
     warmup: int
     timeout: float
+    op: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Outcome:
 
 
 def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]) -> Outcome:
-    """Raises whatever torch raises; ``say`` gets (stage, iteration)."""
+    """Raises whatever torch raises; ``say`` gets (stage, iteration), also as the first timed iteration begins."""
     device = device_of(order.backend, local_rank)
     if device.type == "cuda":
         _check_memory(order.size, device)
@@ -91,15 +94,17 @@ def reduce_all(
     _finish(device)
     say("ready", 0)
     data = torch.empty(task.size // 4, dtype=torch.float32, device=device)
-    tables = _Tables(world, device)
+    tables, op = _Tables(world, device, task.op), OPS[task.op]
     times: list[float] = []
     wrong, where = 0, ""
     for iteration in range(task.warmup + task.iterations):
         _fill(data, tables.row(rank, iteration))
-        seconds = _timed(data, align, device)
+        if iteration == task.warmup:
+            say("measuring", iteration)
+        seconds = timed(partial(dist.all_reduce, data, op=op), align, device)
         if iteration >= task.warmup:
             times.append(seconds)
-        bad, first = _compare(data, tables.sum(iteration))
+        bad, first = _compare(data, tables.reduced(iteration))
         if bad and not wrong:
             where = f"rank {rank}, iteration {iteration}, element {first}"
         wrong += bad
@@ -110,16 +115,16 @@ def reduce_all(
 class _Tables:
     """:func:`.pattern.first_row` and :func:`.pattern.expected` on the device."""
 
-    def __init__(self, world: int, device: torch.device) -> None:
+    def __init__(self, world: int, device: torch.device, op: str = "sum") -> None:
         self._values = torch.tensor(pattern.values(world), dtype=torch.float32, device=device)
-        self._sums = torch.tensor(pattern.sums(world), dtype=torch.float32, device=device)
+        self._reduced = torch.tensor(pattern.reduced(world, op), dtype=torch.float32, device=device)
         self._steps = torch.arange(pattern.M, device=device) * pattern.P
 
     def row(self, rank: int, iteration: int) -> torch.Tensor:
         return self._values[(self._steps + rank * pattern.Q + iteration) % pattern.M]
 
-    def sum(self, iteration: int) -> torch.Tensor:
-        return self._sums[(self._steps + iteration) % pattern.M]
+    def reduced(self, iteration: int) -> torch.Tensor:
+        return self._reduced[(self._steps + iteration) % pattern.M]
 
 
 def _check_memory(size: int, device: torch.device) -> None:
@@ -130,19 +135,19 @@ def _check_memory(size: int, device: torch.device) -> None:
         )
 
 
-def _timed(data: torch.Tensor, align: torch.Tensor, device: torch.device) -> float:
-    """Seconds of one all-reduce of ``data``; the small one before it lets all ranks start together."""
+def timed(work: Callable[[], object], align: torch.Tensor, device: torch.device) -> float:
+    """Seconds of one collective; the small all-reduce before it lets all ranks start together."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         dist.all_reduce(align)
         start.record()
-        dist.all_reduce(data)
+        work()
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000
     dist.all_reduce(align)
     begun = time.perf_counter()
-    dist.all_reduce(data)
+    work()
     return time.perf_counter() - begun
 
 

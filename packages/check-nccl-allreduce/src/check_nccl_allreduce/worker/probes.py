@@ -6,23 +6,26 @@ import datetime
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
-from .measure import Outcome, Task, device_of, reduce_all
+from .measure import Outcome, Task, device_of, reduce_all, timed
 
 __all__ = ["Order", "Prober"]
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
+TRIALS: Final = 2
+"""Of a rail or a direction, which are hints; the better one counts, since chance only slows."""
 
 
 @dataclass(frozen=True)
 class Order(Task):
     """One probe: this worker's ``rank`` of ``world``, where the store is, and the prefix of its keys.
 
-    ``init``: seconds for the communicator to come up.
+    ``init``: seconds for the communicator to come up. ``detail``: rails and directions are asked for afterwards.
     """
 
     rank: int
@@ -31,6 +34,7 @@ class Order(Task):
     port: int
     prefix: str
     init: float
+    detail: bool = False
 
 
 class Prober:
@@ -39,6 +43,7 @@ class Prober:
     def __init__(self, local_rank: int) -> None:
         self._local_rank = local_rank
         self._mine: dist.TCPStore | None = None
+        self._met: dist.Store | None = None
 
     def open(self, address: str) -> int:
         """The port of this worker's store, which lives as long as the worker."""
@@ -62,4 +67,31 @@ class Prober:
         if store is None or store.port != order.port or store.host != order.host:
             store = dist.TCPStore(order.host, order.port, is_master=False, timeout=timeout, use_libuv=False)
         store.set_timeout(timeout)
-        return reduce_all(order, dist.PrefixStore(order.prefix, store), order.rank, order.world, device=device, say=say)
+        self._met = dist.PrefixStore(order.prefix, store)
+        return reduce_all(order, self._met, order.rank, order.world, device=device, say=say)
+
+    def refine(self, order: Order) -> tuple[float, float, float]:
+        """After :meth:`run`, with this worker's counterpart on the other node: seconds of an all-reduce, and of a broadcast there and back.
+
+        The first half of the ranks is one node, the second the other. Raises whatever torch raises.
+        """
+        assert self._met is not None
+        half = order.world // 2
+        device = device_of(order.backend, self._local_rank)
+        if half > 1:
+            # Until all are done with it: who leaves a communicator breaks it for the others.
+            self._met.set(f"done/{order.rank}", "1")
+            self._met.wait([f"done/{rank}" for rank in range(order.world)])
+            dist.destroy_process_group()
+            dist.init_process_group(
+                order.backend,
+                store=dist.PrefixStore(f"rail/{order.rank % half}", self._met),
+                rank=order.rank // half,
+                world_size=2,
+                timeout=datetime.timedelta(seconds=order.init),
+                **({"device_id": device} if device.type == "cuda" else {}),
+            )
+        data, align = torch.zeros(order.size // 4, device=device), torch.zeros(1, device=device)
+        works = (partial(dist.all_reduce, data), partial(dist.broadcast, data, 0), partial(dist.broadcast, data, 1))
+        rail, there, back = (min(timed(work, align, device) for _ in range(TRIALS)) for work in works)
+        return rail, there, back

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from . import measure, probes
 from .process import AGENT, LINK, Link, end_with_parent
@@ -22,7 +21,7 @@ def main() -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = Link(os.environ[LINK])
-    link.say(rank=rank, local=local)
+    link.say(rank=rank, local=local, at=time.monotonic())
     order = measure.Order(**json.loads(os.environ[ORDER]))
     _attempt(link, lambda say: measure.measure(order, rank, local, world, say))
     _serve(link, local)
@@ -42,25 +41,36 @@ def _serve(link: Link, local: int) -> None:
     """Probes, one after another, until the check ends this process."""
     prober = probes.Prober(local)
     while True:
-        _attempt(link, partial(_probe, link, prober, link.order()))
+        order = link.order()
+        if "open" in order:
+            _attempt(link, partial(_open, link, prober, order["open"]))
+            continue
+        probe = probes.Order(**order)
+        if _attempt(link, partial(prober.run, probe)) and probe.detail:
+            _refine(link, prober, probe)
 
 
-def _probe(
-    link: Link, prober: probes.Prober, order: dict[str, Any], say: Callable[[str, int], None]
-) -> measure.Outcome | None:
-    if "open" in order:
-        link.say(port=prober.open(order["open"]))
-        return None
-    return prober.run(probes.Order(**order), say)
+def _open(link: Link, prober: probes.Prober, address: str, _say: Callable[[str, int], None]) -> None:
+    link.say(port=prober.open(address))
 
 
-def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Outcome | None]) -> None:
-    """Do it, and say what came of it."""
+def _refine(link: Link, prober: probes.Prober, order: probes.Order) -> None:
+    """Rails and directions. They are hints: the probe's result is told, and whatever goes wrong here changes nothing of it."""
     try:
-        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration))
+        link.say(detail=prober.refine(order))
+    except Exception:
+        traceback.print_exc()
+
+
+def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Outcome | None]) -> bool:
+    """Do it, and say what came of it; whether it went well."""
+    try:
+        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic()))
         if done is not None:
             link.say(times=done.times, verified=done.verified, wrong=done.wrong, where=done.where)
+        return True
     except BaseException as error:
         traceback.print_exc()
         link.say(error=f"{type(error).__name__}: {error}"[-2000:])
         time.sleep(0.2)  # let what NCCL prints on its way reach the log before the process group goes
+        return False

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import anyio
+import msgspec
 
-__all__ = ["instance_type"]
+from ..names import TOPOLOGY_FILE
+
+__all__ = ["instance_type", "topology"]
 
 PATIENCE = 5.0
 """Seconds; it is written within one of the pod's binding, and the volume follows at once."""
@@ -23,6 +26,17 @@ async def instance_type(path: str, topology_path: str = "", patience: float = PA
                 return found
             await anyio.sleep(PAUSE)
     return ""
+
+
+async def topology(gang_folder: str) -> dict[str, str]:
+    """The node's topology labels, as they came with the roster; empty where it has none, or nobody told."""
+    try:
+        labels: dict[str, str] = msgspec.json.decode(
+            await _read(f"{gang_folder}/{TOPOLOGY_FILE}") or "{}", type=dict[str, str]
+        )
+    except msgspec.DecodeError:  # also what has another shape
+        return {}
+    return labels
 
 
 async def _read(path: str) -> str:

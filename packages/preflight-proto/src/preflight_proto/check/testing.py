@@ -8,6 +8,7 @@ assert (ran.exit_code, ran.result.code) == (0, "OK")
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import threading
@@ -29,6 +30,7 @@ from ..roster import FILE, Roster, encode_roster
 __all__ = ["CheckRun", "FakeConnector", "RosterFolder", "environment", "run_check"]
 
 Mode = Literal["ok", "refuse", "hang"]
+_FILES = (FILE, names.TOPOLOGY_FILE)
 
 
 class FakeConnector(wire.PlatformConnectorBase):
@@ -94,14 +96,19 @@ class FakeConnector(wire.PlatformConnectorBase):
 
 
 class RosterFolder:
-    """The folder ``GANG_CONFIG_DIR`` as the kubelet keeps it: each answer swaps the whole folder behind ``..data``."""
+    """The folder ``GANG_CONFIG_DIR`` as the kubelet keeps it: each answer swaps the whole folder behind ``..data``.
+
+    ``topology``: the labels of the pod's node, which come with the next answer.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.topology: dict[str, str] = {}
         self._swaps = 0
         path.mkdir()
         self._swap("")
-        (path / FILE).symlink_to(f"..data/{FILE}")
+        for file in _FILES:
+            (path / file).symlink_to(f"..data/{file}")
 
     def answer(self, roster: Roster | str) -> None:
         """Put this answer (or this raw text) in the place of the last one."""
@@ -112,11 +119,13 @@ class RosterFolder:
         new, link, temporary = self.path / f"..{self._swaps}", self.path / "..data", self.path / "..data_tmp"
         new.mkdir()
         (new / FILE).write_text(text)
+        (new / names.TOPOLOGY_FILE).write_text(json.dumps(self.topology))
         old = link.readlink() if link.is_symlink() else None
         temporary.symlink_to(new.name)
         temporary.replace(link)
         if old is not None:
-            (self.path / old / FILE).unlink()
+            for file in _FILES:
+                (self.path / old / file).unlink()
             (self.path / old).rmdir()
 
 

@@ -1,0 +1,96 @@
+"""Gangs of real checks: healthy ones over and over (`clean`), and how soon a culprit is found (`verdict`).
+
+Both are programs of check-nccl-allreduce's tests, which know how to run a gang; here their figures are held against the bars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .load import BenchError
+from .localisation import Bar
+
+__all__ = ["add_clean_arguments", "add_verdict_arguments", "clean_bars", "verdict_bars"]
+
+PROGRAMS = Path(__file__).resolve().parents[4] / "packages" / "check-nccl-allreduce" / "tests"
+Figures = dict[str, Any]
+
+
+def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)")
+    parser.add_argument("--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run_clean)
+
+
+def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--members", type=int, default=8, help="of each gang (%(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="of which the median counts (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run_verdict)
+
+
+def run_clean(args: argparse.Namespace) -> int:
+    figures = _run("clean.py", "--real", str(args.real), "--scripted", str(args.scripted))
+    for name, one in figures.items():
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in one["outcomes"].items())
+        print(
+            f"{name}: {one['gangs']} clean gangs, {one['members']} members, {one['localised']} localised, "
+            f"{one['fatal_events']} fatal events, {one['seconds']:.0f} s; members ended: {outcomes}"
+        )
+    return _told("clean", figures, clean_bars(figures), args.json)
+
+
+def run_verdict(args: argparse.Namespace) -> int:
+    figures = _run("verdict.py", "--members", str(args.members), "--runs", str(args.runs))
+    start = figures["start_up"]
+    print(
+        f"from the roster to the first timed iteration: {start['whole_s']:.3f} s, torchrun's own start {start['torchrun_s']:.3f} s, "
+        f"without it {start['without_torchrun_s']:.3f} s; the check itself: {start['parent_mb']:.1f} MB at most"
+    )
+    return _told("verdict", figures, verdict_bars(figures), args.json)
+
+
+def clean_bars(figures: Figures) -> Iterator[Bar]:
+    for name, one in figures.items():
+        yield Bar(f"{name}: fatal events of clean gangs at most 0", one["fatal_events"], one["fatal_events"] == 0)
+        unjudged = sum(count for outcome, count in one["outcomes"].items() if outcome.startswith("inconclusive"))
+        yield Bar(f"{name}: members of clean gangs that could not judge at most 0", unjudged, unjudged == 0)
+
+
+def verdict_bars(figures: Figures) -> Iterator[Bar]:
+    """Seconds are medians."""
+    for path, most in (("slow", 60), ("hang", 120)):
+        seconds = figures[path]["median_seconds"]
+        yield Bar(f"{figures['members']} members, {path}: seconds to the verdict below {most}", seconds, seconds < most)
+        wrong = sum(one["blamed"] != [3] for one in figures[path]["runs"])
+        yield Bar(f"{path}: runs that blamed anybody but the culprit, or not it, at most 0", wrong, wrong == 0)
+    start = figures["start_up"]["without_torchrun_s"]
+    yield Bar("roster to first timed iteration without torchrun's start: seconds below 1", start, start < 1)
+    memory = max(figures["start_up"]["parent_mb"], *(one["parent_mb"] for one in figures["slow"]["runs"]))
+    yield Bar("memory of the check itself: MB below 60", memory, memory < 60)
+
+
+def _run(program: str, *options: str) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "figures.json"
+        done = subprocess.run([sys.executable, str(PROGRAMS / program), "--json", str(out), *options], check=False)
+        if done.returncode != 0:
+            raise BenchError(f"{program} ended with status {done.returncode}; see its words above.")
+        return dict(json.loads(out.read_text()))
+
+
+def _told(name: str, figures: Figures, bars: Iterator[Bar], file: Path | None) -> int:
+    checked = list(bars)
+    for bar in checked:
+        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value})")
+    if file:
+        file.write_text(json.dumps({name: figures}, indent=1) + "\n")
+    return 0 if all(bar.holds for bar in checked) else 1

@@ -1,0 +1,38 @@
+"""How CHECK_TIMEOUT, which runs from the sealed gang to the verdict, is shared: 40 % the gang's own all-reduce, 50 % localisation, 10 s the report. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["GANG_SHARE", "LOCALISATION_SHARE", "REPORT", "Budget"]
+
+GANG_SHARE: Final = 0.4
+LOCALISATION_SHARE: Final = 0.5
+REPORT: Final = 10.0
+"""Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter than 100 s."""
+LEAST_REPORT: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """``allowed``: CHECK_TIMEOUT. All in seconds; ``spent`` counts from the start of the first launch."""
+
+    allowed: float
+
+    @property
+    def report(self) -> float:
+        return min(REPORT, max(LEAST_REPORT, 0.1 * self.allowed))
+
+    @property
+    def launch(self) -> float:
+        """What the first launch may take, and what must be left for another."""
+        return GANG_SHARE * self.allowed
+
+    def left(self, spent: float) -> float:
+        """Until the verdict must be on its way."""
+        return self.allowed - self.report - spent
+
+    def probes(self, spent: float, since: float) -> float:
+        """The same for probes, the first of which could start at ``since``."""
+        return min(self.left(spent), LOCALISATION_SHARE * self.allowed - (spent - since))

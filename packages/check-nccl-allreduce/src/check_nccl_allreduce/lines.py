@@ -1,0 +1,110 @@
+"""What the workers of this pod say, line by line, and how far that shows them to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from anyio.abc import SocketStream
+
+from .control.messages import STAGES, Result, Stage
+
+__all__ = ["Began", "Line", "Worker", "numbers", "order_of", "slowest"]
+
+SILENT_AFTER: Final = 5.0
+"""Seconds without a worker's sign of life, which comes each second."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What a worker says: which one it is, then stages, then its numbers or its error."""
+
+    rank: int | None = None
+    local: int | None = None
+    stage: str | None = None
+    iteration: int = 0
+    times: list[float] | None = None
+    detail: tuple[float, float, float] | None = None
+    verified: int = 0
+    wrong: int = 0
+    where: str = ""
+    error: str | None = None
+    port: int | None = None
+    at: float | None = None
+    """When, on the clock that all processes of this machine share (CLOCK_MONOTONIC, seconds)."""
+    beat: bool = False
+    loaded: bool = False
+    stuck: bool = False
+    over: int = 0
+
+
+@dataclass
+class Worker:
+    """One worker, as far as it has told. ``heard`` and, of its launch, ``entered`` and ``timed`` (see :class:`Began`) in seconds."""
+
+    rank: int
+    local: int
+    stream: SocketStream
+    heard: float
+    stage: Stage = field(default_factory=lambda: Stage("launched"))
+    done: Line | None = None
+    detail: tuple[float, float, float] | None = None
+    port: int | None = None
+    gone: bool = False
+    entered: float = 0.0
+    timed: float | None = None
+
+    def order(self) -> None:
+        """Forget what it said: it is about to be given something new to do."""
+        self.stage, self.done, self.detail = Stage("launched"), None, None
+
+    def said(self) -> bool:
+        """Whether a store's port, or why there is none, is known."""
+        return self.port is not None or self.gone or self.done is not None
+
+    def hear(self, line: Line, now: float, *, warmup: int | None) -> None:
+        """Take what it says. ``warmup``: iterations of a launch that are not timed; None in what is no launch."""
+        self.heard = now
+        if line.port is not None:
+            self.port = line.port
+        elif line.detail is not None:
+            self.detail = line.detail
+        elif line.stage is not None:
+            self.stage = Stage(line.stage, line.iteration)
+            if line.stage == "measuring" and line.iteration == warmup:
+                self.timed = line.at  # said twice: by the last warm-up as it ended, and then as the clock starts
+        elif line.times is not None or line.error is not None:
+            self.done = line
+            if line.error is None:
+                self.stage = Stage("done")
+
+
+@dataclass(frozen=True)
+class Began:
+    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with starting its ranks, first timed iteration."""
+
+    ordered: float
+    entered: float
+    timed: float
+
+
+def slowest(workers: Sequence[Worker], now: float) -> Stage:
+    """How far the slowest of these is, and whether one of them has fallen silent."""
+    behind = min((worker.stage for worker in workers), key=order_of)
+    limit = now - SILENT_AFTER
+    silent = any(worker.heard < limit and worker.done is None for worker in workers)
+    return Stage(behind.name, behind.iteration, silent)
+
+
+def order_of(stage: Stage) -> tuple[int, int]:
+    """Later stages are larger."""
+    return STAGES.index(stage.name), stage.iteration
+
+
+def numbers(number: int, lines: Sequence[Line]) -> Result:
+    """One report of all workers' last lines: of each iteration the slowest one's time."""
+    times = tuple(max(each) for each in zip(*(line.times or [] for line in lines), strict=True))
+    wrong = sum(line.wrong for line in lines)
+    where = next((line.where for line in lines if line.wrong), "")
+    return Result(number, times, min(line.verified for line in lines), wrong, where)

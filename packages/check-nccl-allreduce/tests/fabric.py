@@ -1,0 +1,125 @@
+"""Gangs on a network of shaped links: one namespace for each member, around switches that are bridges. Needs root, ip and tc."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from gangs import Gang
+from preflight_e2e.fault import LINE
+
+SICK = 80
+"""Mbit/s of a slow link: 40 % of a healthy one, of which gloo makes bus bandwidth nearly all."""
+
+_numbers = itertools.count()
+
+
+def may_shape() -> bool:
+    """Whether this process may make network namespaces and shape links, tried out."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))):
+        return False
+    name = f"pf-try-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0:
+        return False
+    shape = ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "lo", "root", "tbf", *tbf(100)]
+    worked = subprocess.run(shape, capture_output=True, check=False).returncode == 0
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+    return worked
+
+
+def tbf(rate: int) -> list[str]:
+    return ["rate", f"{rate}mbit", "burst", "128kb", "latency", "100ms"]
+
+
+def run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+class SwitchedGang(Gang):
+    """What each member sends and receives is shaped on its link to the switch. Nothing of the network outlives it."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.prefix = f"pf-{os.getpid()}-{next(_numbers)}"
+        self.names: list[str] = []
+        self.hub = f"{self.prefix}-hub"
+        self._hosts: list[str] = []
+
+    def __enter__(self) -> SwitchedGang:
+        self._namespace(self.hub)
+        self._bridge("hub")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            for name in self._hosts:
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+    def join(self, count: int) -> None:
+        """Make the links of this many members, all healthy."""
+        self.size = count
+        for rank in range(count):
+            name = f"{self.prefix}-{rank}"
+            self._namespace(name)
+            self.names.append(name)
+            run("ip", "-n", self.hub, "link", "add", f"pf{rank}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", "hub", "up")
+            run("ip", "-n", name, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            self.shape(rank, LINE)
+
+    def shape(self, rank: int, sends: int, receives: int | None = None) -> None:
+        """Mbit/s of one member's link."""
+        self._tbf(self.names[rank], "eth0", sends)
+        self._tbf(self.hub, f"pf{rank}", receives or sends)
+
+    def shape_path(self, sender: int, receiver: int, rate: int) -> None:
+        """Mbit/s of what one member sends to one other; the rest of its link stays healthy."""
+        inside = ("ip", "netns", "exec", self.names[sender], "tc")
+        on = ("dev", "eth0")
+        run(*inside, "qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "10")
+        for number, mbit in ((10, LINE), (20, rate)):
+            speed = ("rate", f"{mbit}mbit", "ceil", f"{mbit}mbit", "burst", "128kb")
+            run(*inside, "class", "add", *on, "parent", "1:", "classid", f"1:{number}", "htb", *speed)
+        to = ("match", "ip", "dst", f"{self.address(receiver)}/32", "flowid", "1:20")
+        run(*inside, "filter", "add", *on, "parent", "1:", "protocol", "ip", "u32", *to)
+
+    def share_uplink(self, ranks: tuple[int, ...], rate: int) -> None:
+        """Put these members behind a switch of their own, whose uplink carries so many Mbit/s each way."""
+        self._bridge("leaf")
+        run("ip", "-n", self.hub, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
+        for device, bridge in (("up0", "hub"), ("up1", "leaf")):
+            run("ip", "-n", self.hub, "link", "set", device, "master", bridge, "up")
+            self._tbf(self.hub, device, rate)
+        for rank in ranks:
+            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", "leaf")
+
+    def _namespace(self, name: str) -> None:
+        self._hosts.append(name)
+        run("ip", "netns", "add", name)
+
+    def _bridge(self, name: str) -> None:
+        run("ip", "-n", self.hub, "link", "add", name, "type", "bridge")
+        run("ip", "-n", self.hub, "link", "set", name, "up")
+
+    def _tbf(self, namespace: str, device: str, rate: int) -> None:
+        run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *tbf(rate))
+
+    def address(self, rank: int) -> str:
+        return f"10.97.0.{rank + 1}"
+
+    def command(self, rank: int, code: str) -> list[str]:
+        return ["ip", "netns", "exec", self.names[rank], *super().command(rank, code)]
+
+
+needs_links = pytest.mark.skipif(not may_shape(), reason="needs root, ip and tc with network namespaces and tbf")

@@ -1,0 +1,139 @@
+"""Runs a row of the fault matrix on real check processes, and compares."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from fabric import SwitchedGang
+from gangs import Gang, Member
+from preflight_e2e.fault import Act, Fault
+
+__all__ = ["play"]
+
+LOADED_WITHIN = 120.0
+"""Seconds for torch to be imported, several times at once on whatever machine this is; no row's own time."""
+GONE = ("kill", "stop")
+"""What is done to a member whose own end says nothing."""
+
+
+def play(row: Fault, home: Path) -> None:
+    """Raises AssertionError where the row does not hold. Leaves neither process nor network behind."""
+    with ExitStack() as stack:
+        gang = stack.enter_context(SwitchedGang(home) if row.on_links else Gang(home))
+        gang.size = row.members
+        if isinstance(gang, SwitchedGang):
+            _shape(row, gang)
+        if row.taken:
+            port = gang.control_port if row.taken == "control" else gang.master_port
+            stack.enter_context(gang.listener(port))
+        code, variables = _code(row), _variables(row, gang)
+        later = {act.member for act in row.acts if act.does == "start"}
+        members = [rank for rank in range(row.members) if rank not in {*row.absent, *later}]
+        gang.start(*members, code=code, **variables)
+        for rank in row.deaf:
+            gang.members[rank].connector.mode = "hang"
+        for rank in members if row.patience is None else ():
+            gang.members[rank].said("torch is loaded", LOADED_WITHIN)
+        gang.seal(*members)
+        begun = time.monotonic()
+        for act in row.acts:
+            _wait(gang.members[act.of], act.when)
+            if act.does == "start":
+                gang.start(act.member, code=code, **variables)
+                gang.seal(act.member)
+            _do(gang.members[act.member], act)
+        _compare(row, gang, begun)
+
+
+def _shape(row: Fault, gang: SwitchedGang) -> None:
+    gang.join(row.members)
+    for link in row.links:
+        gang.shape(link.member, link.sends, link.receives)
+    for lane in row.lanes:
+        gang.shape_path(lane.sender, lane.receiver, lane.mbit)
+    if row.uplink is not None:
+        gang.share_uplink(row.uplink.members, row.uplink.mbit)
+
+
+def _code(row: Fault) -> str:
+    """The check, with a defective agent and other patience where the row says so."""
+    changes = ["from check_nccl_allreduce import check, launch"]
+    changes += ["launch.AGENT = 'mutants'"] if row.defect else []
+    changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
+    return "; ".join([*changes, "check.main()"])
+
+
+def _variables(row: Fault, gang: Gang) -> dict[str, str]:
+    given = {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015", "NCCL_ALLREDUCE_SIZE": "4Mi"} if row.on_links else {}
+    given["GANG_TIMEOUT"] = "150s"
+    if row.patience is not None:
+        given["GANG_TIMEOUT"] = "1s"
+    if row.defect is not None:
+        given |= {"MUTANT": row.defect.what, "MUTANT_RANK": str(row.defect.member)}
+        given |= {"MUTANT_ONCE": str(gang.home / "once")} if row.defect.once else {}
+        given |= {"MUTANT_IN": "probes"} if row.defect.probes else {}
+    return {**given, **row.variables}
+
+
+def _wait(member: Member, when: str) -> None:
+    if when != "its report":
+        member.said(when)
+        return
+    end = time.monotonic() + 50
+    while member.connector.attempts == 0:
+        assert time.monotonic() < end, member.output
+        time.sleep(0.02)
+
+
+def _do(member: Member, act: Act) -> None:
+    if act.does == "kill":
+        member.popen.kill()
+    elif act.does == "stop":
+        member.stop()
+    elif act.does == "terminate":
+        member.popen.terminate()
+
+
+def _compare(row: Fault, gang: Gang, begun: float) -> None:
+    gone = {act.member for act in row.acts if act.does in GONE}
+    for rank, member in sorted(gang.members.items()):
+        if rank in gone:
+            continue
+        end, expected = member.ended(row.within + 60), row.end_of(rank)
+        assert expected is not None, f"the row does not say how member {rank} ends"
+        found = (end.exit_code, end.result.outcome, end.result.code)
+        assert found == (expected.exit_code, expected.outcome, expected.code), f"member {rank}:\n{end.output}"
+        assert expected.says in end.output, f"member {rank}:\n{end.output}"
+        if expected.measures is not None:
+            least, most = expected.measures
+            assert least < (end.result.measured or 0.0) < most, end.output
+    took = time.monotonic() - begun
+    assert took < row.within, f"{took:.1f} s"
+    fatal = {
+        (rank, code, event.recommended_action.name)
+        for rank, member in gang.members.items()
+        for event in member.connector.events
+        for code in event.error_code
+        if event.is_fatal
+    }
+    assert fatal == {(blame.member, blame.code, blame.action) for blame in row.blames}, gang.outputs()
+    for rank, member in gang.members.items():
+        assert {event.node_name for event in member.connector.events} <= {f"node-{rank}"}
+        if rank not in gone and rank not in row.deaf:
+            _told(member, row, rank)
+    if 0 in gang.members:
+        said = gang.members[0].output
+        assert row.logs in said, said
+        assert not row.silent or row.silent not in said, said
+
+
+def _told(member: Member, row: Fault, rank: int) -> None:
+    """Each member tells its own node's connector once: that it is well, or what was found."""
+    end = row.end_of(rank)
+    assert end is not None
+    assert len(member.connector.batches) == (end.outcome != "skipped"), member.output
+    for event in member.connector.events:
+        assert event.is_healthy == (end.outcome == "passed")
+        assert event.is_fatal or event.recommended_action.name == "NONE"

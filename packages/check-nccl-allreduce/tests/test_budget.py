@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+from check_nccl_allreduce.budget import Budget
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def test_of_five_minutes_the_gang_has_two_localisation_two_and_a_half_and_the_report_ten_seconds() -> None:
+    one = Budget(300.0)
+    assert (one.launch, one.probes(120.0, 120.0), one.report) == (120.0, 150.0, 10.0)
+
+
+def test_a_gang_that_was_quick_leaves_localisation_no_more_than_half() -> None:
+    assert Budget(300.0).probes(20.0, 20.0) == 150.0
+    assert Budget(300.0).probes(100.0, 20.0) == 70.0
+
+
+def test_a_second_launch_is_paid_by_localisation_and_never_by_the_report() -> None:
+    assert Budget(300.0).probes(250.0, 250.0) == 40.0
+
+
+@pytest.mark.parametrize(("allowed", "report"), [(600.0, 10.0), (100.0, 10.0), (50.0, 5.0), (10.0, 2.0)])
+def test_a_short_timeout_keeps_a_tenth_for_the_report(allowed: float, report: float) -> None:
+    assert Budget(allowed).report == report
+
+
+@given(allowed=st.floats(10, 3600), share=st.floats(0, 0.4))
+def test_whatever_the_gang_took_the_whole_stays_within_what_is_allowed(allowed: float, share: float) -> None:
+    one, spent = Budget(allowed), share * allowed
+    assert spent + one.probes(spent, spent) + one.report <= allowed + 1e-6

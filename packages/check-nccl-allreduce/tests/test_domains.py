@@ -1,0 +1,79 @@
+"""Which label of the nodes says what switch they are behind."""
+
+from __future__ import annotations
+
+from check_nccl_allreduce import domains
+from check_nccl_allreduce.control.messages import Hello, Start
+from check_nccl_allreduce.probing import Map
+from gangs import Gang, needs_torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ACCELERATOR, LEAF, _, LAYER_3, SUBBLOCK = domains.LEVELS
+ZONE = "topology.kubernetes.io/zone"
+SPINE = "network.topology.nvidia.com/spine"
+
+
+def test_the_leaf_is_taken() -> None:
+    nodes = [{LEAF: "one"}, {LEAF: "two"}, {LEAF: "one"}]
+    assert domains.choose(nodes) == (LEAF, ("one", "two", "one"))
+
+
+def test_the_narrowest_that_puts_nodes_together_is_taken() -> None:
+    nodes = [{ACCELERATOR: "rack-1", LEAF: "one"}, {ACCELERATOR: "rack-1", LEAF: "one"}]
+    assert domains.choose(nodes) == (ACCELERATOR, ("rack-1", "rack-1"))
+
+
+def test_a_label_of_which_each_node_has_its_own_gives_way_to_one_that_groups() -> None:
+    nodes = [{ACCELERATOR: f"gpu-{i}", LEAF: "one"} for i in range(3)]
+    assert domains.choose(nodes) == (LEAF, ("one", "one", "one"))
+
+
+def test_where_no_two_nodes_are_together_each_is_its_own() -> None:
+    nodes = [{LEAF: "one"}, {LEAF: "two"}]
+    assert domains.choose(nodes) == (LEAF, ("one", "two"))
+
+
+def test_the_label_that_most_nodes_have_is_taken_and_others_are_unknown() -> None:
+    nodes = [{LAYER_3: "nn-1"}, {LAYER_3: "nn-1", SUBBLOCK: "x"}, {SUBBLOCK: "x"}, {LAYER_3: "nn-2"}]
+    assert domains.choose(nodes) == (LAYER_3, ("nn-1", "nn-1", None, "nn-2"))
+
+
+def test_zone_and_spine_are_no_domain() -> None:
+    assert domains.kept({ZONE: "a", SPINE: "s", LEAF: "one"}) == {LEAF: "one"}
+    assert domains.choose([domains.kept({ZONE: "a", SPINE: "s"})] * 3) == ("", (None, None, None))
+
+
+def test_the_operators_own_label_alone_decides() -> None:
+    labels = {"example.com/rack": "r7", LEAF: "one"}
+    assert domains.kept(labels, "example.com/rack") == {"example.com/rack": "r7"}
+    assert domains.choose([{"example.com/rack": "r7"}] * 2) == ("example.com/rack", ("r7", "r7"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from([*domains.LEVELS, "own"]), st.sampled_from("abc")), max_size=6))
+def test_each_node_has_the_value_of_the_label_taken_or_none(nodes: list[dict[str, str]]) -> None:
+    label, chosen = domains.choose(nodes)
+    assert chosen == tuple(node.get(label) for node in nodes)
+    assert (label == "") == (not any(nodes))
+
+
+def test_the_members_labels_become_the_endpoints_domains() -> None:
+    def hello(rank: int, node: str, leaf: str) -> Hello:
+        return Hello(rank, f"pod-{rank}", node, "gloo", 1, topology={LEAF: leaf})
+
+    hellos = {0: hello(0, "node-a", "one"), 1: hello(1, "node-b", "two"), 2: hello(2, "node-a", "one")}
+    shape = Map.of(hellos, Start(1, 29500, "gloo", 4096, 3, 1, 3, 10.0), 0.01)
+    assert [(one.name, one.domain) for one in shape.endpoints] == [("node-a", "one"), ("node-b", "two")]
+    assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
+
+
+@needs_torch
+def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(gang: Gang) -> None:
+    gang.size = 3
+    gang.start(0, 1, 2, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000")  # GB/s, which nothing reaches: pairs are asked for
+    for rank, leaf in enumerate(("one", "two", "one")):
+        gang.members[rank].folder.topology = {LEAF: leaf, ZONE: "a"}
+    gang.seal()
+    gang.members[0].said(f"{LEAF} says of 3 of 3 nodes which switch they are behind: 2 in all")
+    gang.all_ended()

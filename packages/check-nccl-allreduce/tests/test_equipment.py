@@ -1,0 +1,61 @@
+"""What a member brings: its GPUs and its topology file, or the trouble that ends the gang together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from check_nccl_allreduce import check
+from check_nccl_allreduce.settings import Settings
+from preflight_proto.check import Gpu
+
+GPUS = tuple(Gpu(i, f"GPU-{i}", "NVIDIA H100 80GB HBM3", f"0000:{i:02x}:00.0") for i in range(8))
+
+
+def brought(settings: Settings) -> tuple[check.Equipment, list[str]]:
+    said: list[str] = []
+
+    async def gpus() -> tuple[Gpu, ...]:
+        return GPUS
+
+    run: Any = SimpleNamespace(settings=settings, kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=said.append)
+    return anyio.run(check._equipment, run), said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "p5.xml").write_text("<system/>")
+    return str(tmp_path)
+
+
+def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
+    mapped = (("p5.48xlarge", "p5.xml"),)
+    brings, said = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
+    assert brings.gpus == GPUS
+    assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
+    assert said == [f"topology: {folder}/p5.xml for the instance type p5.48xlarge"]
+
+
+def test_the_workloads_own_topology_file_comes_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_TOPO_FILE", "/mine.xml")
+    mapped = (("p5.48xlarge", "p5.xml"),)
+    brings, _ = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
+    assert brings.variables == {"NCCL_TOPO_FILE": "/mine.xml"}
+
+
+def test_without_a_file_nccl_finds_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
+    brings, said = brought(Settings())
+    assert (brings.variables, brings.trouble) == ({}, None)
+    assert said == ["topology: NCCL's own detection, as no instance type is mapped to a file"]
+
+
+def test_where_it_may_not_the_gang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
+    brings, _ = brought(Settings(topology_fallback="false"))
+    assert brings.trouble is not None
+    assert (brings.trouble.kind, brings.trouble.code) == ("local", "NO_TOPOLOGY")
