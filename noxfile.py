@@ -87,6 +87,7 @@ def codegen(session: nox.Session) -> None:
         "packages/preflight-proto/nccl-topologies",
         "charts/preflight-injector/values.schema.json",
         "charts/preflight-gang/values.schema.json",
+        "charts/preflight-gang/generated",
         "e2e/matrix/schema.json",
     ]
     session.run("git", "add", "--intent-to-add", *generated, external=True)
@@ -182,7 +183,7 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
+    """Measure: `-- webhook`, `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))

@@ -24,6 +24,7 @@ OF_THE_CLUSTER = {
     "ValidatingAdmissionPolicyBinding",
     "ClusterRole",
     "ClusterRoleBinding",
+    "CustomResourceDefinition",
 }
 
 
@@ -191,32 +192,53 @@ def test_the_failure_policy_is_a_value() -> None:
     assert {e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))} == {"Ignore"}
 
 
-def test_the_webhook_itself_has_no_rights_and_no_token() -> None:
-    made = render(UMBRELLA, ON)
+def rights_of_the_webhook(**values: Any) -> list[Object]:
+    """The rules of its own account, which has a token exactly where there are any."""
+    made = render(UMBRELLA, with_values(**values))
     pod = only(made, "Deployment")["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is False
-    bound = {s["name"] for o in made if o["kind"].endswith("RoleBinding") for s in o["subjects"]}
-    assert pod["serviceAccountName"] not in bound
-
-
-@pytest.mark.parametrize("where", ["gpuDetection", "networkDetection"])
-def test_with_device_classes_it_may_read_claims_and_nothing_else(where: str) -> None:
-    made = render(UMBRELLA, with_values(**{where: {"deviceClasses": ["gpu.nvidia.com"]}}))
-    pod = only(made, "Deployment")["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is True
     bound = [
         o["roleRef"]["name"]
         for o in made
         if o["kind"].endswith("RoleBinding") and o["subjects"][0]["name"] == pod["serviceAccountName"]
     ]
-    rules = [o["rules"] for o in made if o["kind"] == "ClusterRole" and o["metadata"]["name"] in bound]
-    claims = ["resourceclaims", "resourceclaimtemplates"]
-    assert rules == [[{"apiGroups": ["resource.k8s.io"], "resources": claims, "verbs": ["get"]}]]
+    roles = [o["rules"] for o in made if o["kind"] == "ClusterRole" and o["metadata"]["name"] in bound]
+    rules = [rule for role in roles for rule in role]
+    assert pod["automountServiceAccountToken"] is bool(rules)
+    assert all(roles)
+    return rules
+
+
+CONFIGS = {
+    "apiGroups": ["preflight.nvsentinel.nvidia.com"],
+    "resources": ["preflightconfigs"],
+    "verbs": ["list", "watch"],
+}
+CLAIMS = {
+    "apiGroups": ["resource.k8s.io"],
+    "resources": ["resourceclaims", "resourceclaimtemplates"],
+    "verbs": ["get"],
+}
+
+
+def test_the_webhook_may_follow_what_namespaces_set_for_themselves_and_nothing_else() -> None:
+    assert rights_of_the_webhook() == [CONFIGS]
+
+
+def test_a_webhook_that_asks_for_nothing_has_no_rights_and_no_token() -> None:
+    assert rights_of_the_webhook(preflightConfigs={"enabled": False}) == []
+
+
+@pytest.mark.parametrize("where", ["gpuDetection", "networkDetection"])
+@pytest.mark.parametrize("configs", [True, False])
+def test_with_device_classes_it_may_read_claims(where: str, configs: bool) -> None:
+    values = {where: {"deviceClasses": ["gpu.nvidia.com"]}, "preflightConfigs": {"enabled": configs}}
+    assert rights_of_the_webhook(**values) == [*([CONFIGS] if configs else []), CLAIMS]
 
 
 def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
     made = render(UMBRELLA, ON)
-    rules = only(made, "Role")["rules"] + only(made, "ClusterRole")["rules"]
+    roles = [o for o in made if o["kind"] in {"Role", "ClusterRole"} and o["metadata"]["name"].endswith("-certs")]
+    rules = [rule for role in roles for rule in role["rules"]]
     unnamed = [rule["verbs"] for rule in rules if "resourceNames" not in rule]
     assert unnamed == [["create"]]
     assert {name for rule in rules for name in rule.get("resourceNames", [])} == {
@@ -275,7 +297,10 @@ def test_each_revision_has_a_certs_job_of_its_own() -> None:
 
 
 def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
-    made = render(UMBRELLA, with_values(certificates={"selfManaged": False, "secretName": "theirs"}))
+    values = with_values(
+        certificates={"selfManaged": False, "secretName": "theirs"}, preflightConfigs={"enabled": False}
+    )
+    made = render(UMBRELLA, values)
     assert {o["kind"] for o in made}.isdisjoint({"Job", "CronJob", "Role", "ClusterRole"})
     volumes = only(made, "Deployment")["spec"]["template"]["spec"]["volumes"]
     assert [v["secret"]["secretName"] for v in volumes if "secret" in v] == ["theirs"]

@@ -101,8 +101,11 @@ def node(tmp_path: Path) -> Path:
     return path
 
 
-def test_nvidia_smi_shows_the_gpus_that_the_container_was_given(node: Path) -> None:
-    environ = {"FAKE_NODE_JSON": str(node), "NVIDIA_VISIBLE_DEVICES": f"{MINE[5]},{MINE[4]}"}
+@pytest.mark.parametrize(
+    "given", [{"NVIDIA_VISIBLE_DEVICES": f"{MINE[5]},{MINE[4]}"}, {"FAKE_GPU_5": MINE[5], "FAKE_GPU_4": MINE[4]}]
+)
+def test_nvidia_smi_shows_the_gpus_that_the_container_was_given(node: Path, given: dict[str, str]) -> None:
+    environ = {"FAKE_NODE_JSON": str(node), **given}
     done = run("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader", **environ)
     assert done.stdout.splitlines() == [f"0, {MINE[4]}", f"1, {MINE[5]}"]
 
@@ -116,7 +119,9 @@ def test_nvml_shows_the_same(node: Path, tmp_path: Path, monkeypatch: pytest.Mon
     library = tmp_path / f"libnvidia-ml-{indent}.so.1"
     build_nvml(FAKES / "nvml" / "nvml.c", library)
     monkeypatch.setenv("FAKE_NODE_JSON", str(node))
-    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", ",".join(MINE[4:]))
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", ",".join(MINE[4:6]))  # by number
+    for index in (6, 7):  # and by claims
+        monkeypatch.setenv(f"FAKE_GPU_{index}", MINE[index])
     nvml = ctypes.CDLL(str(library))
     assert nvml.nvmlInit_v2() == 0
     count = ctypes.c_uint()
@@ -157,6 +162,11 @@ def test_nccl_tests_exits_for_wrong_data_as_its_era_does(tmp_path: Path, tests: 
     assert done.returncode == status
     assert rows(done)[0][8] == "4"
     assert "# Out of bounds values : 8 FAILED" in done.stdout
+
+
+def test_nccl_tests_takes_the_gpus_of_claims(tmp_path: Path) -> None:
+    claimed = {"FAKE_GPU_0": MINE[0], "FAKE_GPU_1": MINE[1]}
+    assert reduce(tmp_path, {}, "-g", "2", gpus=0, **claimed).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import yaml
 from preflight_e2e.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
 
 READ = {"get", "list", "watch"}
+MIRROR = {"list", "watch"}
 
 
 def made(namespace: str = "preflight", **values: Any) -> list[Object]:
@@ -45,6 +46,7 @@ def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> 
         ("", "pods"): {"patch"},
         ("", "configmaps"): {"create", "update", "delete"},
         ("", "events"): {"create"},
+        ("preflight.nvsentinel.nvidia.com", "preflightconfigs/status"): {"update"},
     }
 
 
@@ -53,6 +55,7 @@ def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
     assert rights["", "pods"] == {"list", "watch", "patch"}
     assert rights["", "nodes"] == {"list", "watch"}
     assert rights["", "namespaces"] == {"list"}
+    assert rights["preflight.nvsentinel.nvidia.com", "preflightconfigs"] == {"list", "watch"}
 
 
 def test_no_right_is_given_by_pattern() -> None:
@@ -61,10 +64,10 @@ def test_no_right_is_given_by_pattern() -> None:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
 
 
-def test_the_controller_reads_no_secrets_and_reaches_no_subresource() -> None:
+def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_kinds_status() -> None:
     resources = {resource for _, resource in verbs(only(made(), "ClusterRole"))}
     assert "secrets" not in resources
-    assert not any("/" in resource for resource in resources)
+    assert [resource for resource in resources if "/" in resource] == ["preflightconfigs/status"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_the_controller_reads_no_secrets_and_reaches_no_subresource() -> None:
 def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
     rights = [v for (g, _), v in verbs(only(made(), "ClusterRole")).items() if g == group]
     assert rights
-    assert all(right == READ for right in rights)
+    assert all(right == MIRROR for right in rights)
 
 
 def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
@@ -97,7 +100,7 @@ def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
     ours = {"name": "ours", "group": "example.com", "resource": "teams", "kind": "Team", "size": "spec.size"}
-    assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == READ
+    assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == MIRROR
 
 
 def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_release() -> None:
@@ -106,6 +109,24 @@ def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_releas
     assert [name for rule in rules for name in rule.get("resourceNames", [])] == ["preflight-gang"]
     assert only(objects, "Lease")["metadata"]["name"] == "preflight-gang"
     assert [rule["verbs"] for rule in rules if "resourceNames" not in rule] == [["create"]]
+
+
+# --- PreflightConfig
+
+
+def test_the_definition_is_what_the_controller_says_and_outlives_the_release() -> None:
+    crd = only(made(), "CustomResourceDefinition")
+    said = yaml.safe_load((GANG / "generated" / "preflightconfigs.yaml").read_text())
+    assert (crd["metadata"]["name"], crd["spec"]) == (said["metadata"]["name"], said["spec"])
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definition_goes_with_the_release_where_that_is_wanted() -> None:
+    assert "annotations" not in only(made(crd={"keep": False}), "CustomResourceDefinition")["metadata"]
+
+
+def test_the_definition_can_be_brought_by_somebody_else() -> None:
+    assert "CustomResourceDefinition" not in {o["kind"] for o in made(crd={"install": False})}
 
 
 # --- pods
@@ -284,6 +305,7 @@ def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_sa
         {"logLevel": "loud"},
         {"replicas": -1},
         {"protection": {"exemptUsers": "admin"}},
+        {"crd": {"install": "yes"}},
         {"protektion": {}},
     ],
 )

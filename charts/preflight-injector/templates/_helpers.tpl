@@ -35,9 +35,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toYaml $own -}}
 {{- end }}
 
-{{/* Whether the webhook has to ask the API server: for the claims of pods, where device classes are configured. */}}
-{{- define "preflight-injector.asks" -}}
+{{/* Whether the webhook has to ask the API server for the claims of pods: where device classes are configured. */}}
+{{- define "preflight-injector.asksForClaims" -}}
 {{- if or .Values.gpuDetection.deviceClasses .Values.networkDetection.deviceClasses -}}yes{{- end -}}
+{{- end }}
+
+{{/* Whether it has to ask it for anything. */}}
+{{- define "preflight-injector.asks" -}}
+{{- if or (include "preflight-injector.asksForClaims" .) .Values.preflightConfigs.enabled -}}yes{{- end -}}
 {{- end }}
 
 {{/* Namespaces that no entry may select. */}}

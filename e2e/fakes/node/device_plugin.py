@@ -20,7 +20,9 @@ class Plugin(dp_grpc.DevicePluginServicer):
     async def ListAndWatch(self, request, context):
         while True:
             changed = self.node.changed  # before looking: what changes while this is sent must not be missed
-            devices = [dp.Device(ID=gpu["uuid"], health="Healthy") for gpu in self.node.facts["gpus"]]
+            claimed = self.node.facts.get("dra", {}).get("gpus", [])  # the DRA driver's to give
+            mine = [gpu["uuid"] for gpu in self.node.facts["gpus"] if gpu["uuid"] not in claimed]
+            devices = [dp.Device(ID=uuid, health="Healthy") for uuid in mine]
             yield dp.ListAndWatchResponse(devices=devices)
             await changed.wait()
 

@@ -1,17 +1,18 @@
-"""One GPU node, faked at its outermost edge: device plugin, DCGM hostengine, platform connector.
+"""One GPU node, faked at its outermost edge: device plugin, DRA drivers, DCGM hostengine, platform connector.
 
-Runs as a DaemonSet pod with the host's network. All three read one node.json, which the test writes into the ConfigMap
+Runs as a DaemonSet pod with the host's network. All of them read one node.json, which the test writes into the ConfigMap
 `node-<NODE_NAME>`; this process brings it to /etc/node-local and acknowledges it by an annotation. What happens is printed as JSON
 lines. Nothing of Preflight is imported.
 
-Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on standard input, there is no
-device plugin, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
+Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on standard input, there is neither
+device plugin nor DRA driver, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
 
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
             "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
                        "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
+            "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices},
             "nccl": what `all_reduce_perf` finds; see there,
             "network": {"sends_mbit": number} for processes without a network of their own; see net/sitecustomize.py}
 """
@@ -21,10 +22,8 @@ import contextlib
 import json
 import os
 import shutil
-import ssl
 import sys
 import time
-import urllib.request
 from concurrent import futures
 from pathlib import Path
 
@@ -32,6 +31,7 @@ import grpc
 import health_event_pb2 as he
 import health_event_pb2_grpc as he_grpc
 from google.protobuf import empty_pb2, json_format
+from kube import api, found
 
 NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
 WITHOUT_KUBELET = bool(os.environ.get("FAKE_NODE_STDIN"))
@@ -51,7 +51,7 @@ class Node:
     """node.json, and when it changes."""
 
     def __init__(self):
-        self.local = LOCAL
+        self.name, self.local = NODE, LOCAL
         self.facts = {"gpus": []}
         self.changed = asyncio.Event()
 
@@ -76,27 +76,15 @@ class Node:
 # --- configuration: the ConfigMap of this node
 
 
-def api(method, path, body=None, kind="application/json"):
-    account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    host = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-    headers = {"Authorization": f"Bearer {(account / 'token').read_text()}", "Content-Type": kind}
-    request = urllib.request.Request(
-        host + path, method=method, headers=headers, data=json.dumps(body).encode() if body else None
-    )
-    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    with urllib.request.urlopen(request, context=context, timeout=5) as response:
-        return json.load(response)
-
-
 async def follow_configmap(node):
     path = f"/api/v1/namespaces/{os.environ['NAMESPACE']}/configmaps/node-{NODE}"
     seen = None
     while True:
         with contextlib.suppress(OSError, ValueError):
-            found = await asyncio.to_thread(api, "GET", path)
-            wanted = found["metadata"]["annotations"]["fake-node/wanted"]
+            made = await asyncio.to_thread(api, "GET", path)
+            wanted = made["metadata"]["annotations"]["fake-node/wanted"]
             if wanted != seen:
-                node.put(json.loads(found["data"]["node.json"]))
+                node.put(json.loads(made["data"]["node.json"]))
                 await node.applied()
                 seen = wanted
                 note = {"metadata": {"annotations": {"fake-node/applied": wanted}}}
@@ -284,22 +272,29 @@ class Connection:
 async def main():
     node = Node()
     engine, connection = Engine(node), Connection(node)
+    drivers = []
 
     async def applied():
         await engine.follow()
         await connection.follow()
+        for driver in drivers:
+            await driver.publish()
 
     node.applied = applied
     if WITHOUT_KUBELET:
         await follow_stdin(node)
         return
+    import dra_driver
     from device_plugin import run_plugin
 
     shutil.copy("/opt/fake-node/libnvidia-ml.so.1", LOCAL / "libnvidia-ml.so.1")
     (LOCAL / "libnvidia-ml.so.1").chmod(0o755)
+    drivers += dra_driver.drivers(node, tell, api, found)
     async with asyncio.TaskGroup() as group:
         group.create_task(follow_configmap(node))
         group.create_task(run_plugin(node, tell))
+        for driver in drivers:
+            group.create_task(driver.run())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 /* A stand-in for libnvidia-ml.so.1 with just the functions that Preflight's binding calls.
  *
- * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES. The
+ * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES (by a
+ * device plugin) and in FAKE_GPU_* (by claims, a variable each). The
  * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings. A GPU named
  * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+extern char **environ;
 
 typedef int nvmlReturn_t;
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15 };
@@ -35,7 +38,12 @@ static int field(const char *from, const char *until, const char *key, char *out
 
 static int visible(const char *uuid) {
     const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
-    return list && strstr(list, uuid) != NULL;
+    int found = list && strstr(list, uuid) != NULL;
+    for (char **at = environ; !found && *at; at++) {
+        const char *value = strncmp(*at, "FAKE_GPU_", 9) ? NULL : strchr(*at, '=');
+        found = value && !strcmp(value + 1, uuid);
+    }
+    return found;
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {

@@ -14,8 +14,9 @@ from . import images
 from .clusters import ClusterError, cluster
 from .helm import ChartError
 from .lab import Lab, LabError
-from .runner import run
+from .rights import AUDIT_LOG
 from .scenario import load_all
+from .sidebyside import run_all
 
 
 def main() -> int:
@@ -32,6 +33,12 @@ def main() -> int:
     )
     runs.add_argument("--only", action="append", default=[], metavar="ID", help="only this scenario (repeat for more)")
     runs.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
+    runs.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="the API server's audit log: the rights that were used must be those that the charts grant",
+    )
     runs.add_argument("--keep", action="store_true", help="leave chart and fakes installed")
     runs.set_defaults(do=_run)
     args = parser.parse_args()
@@ -71,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
             lab.values(rows[0].values if rows else {})
             say("chart installed")
             timings["ready_seconds"] = time.monotonic() - started
-            outcomes = [run(lab, row, say) for row in rows]
+            outcomes = run_all(lab, rows, say)
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)
@@ -80,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
                 lab.close()
         if not args.only:
             say("pytest on this cluster")
-            tests_passed = _pytest(target.kubeconfig)
+            tests_passed = _pytest(target.kubeconfig, args.audit)
     timings["total_seconds"] = time.monotonic() - started
     if args.json:
         document = {
@@ -96,10 +103,12 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if good == len(run_at_all) and tests_passed else 1
 
 
-def _pytest(kubeconfig: Path) -> bool:
+def _pytest(kubeconfig: Path, audit: Path | None) -> bool:
     """The tests that need a cluster but no scenario: charts, certificates, cost."""
     folder = Path(__file__).resolve().parents[2] / "tests" / "cluster"
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    if audit is not None:
+        environ[AUDIT_LOG] = str(audit.resolve())
     return subprocess.run([sys.executable, "-m", "pytest", str(folder)], check=False, env=environ).returncode == 0
 
 

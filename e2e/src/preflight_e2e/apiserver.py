@@ -115,6 +115,10 @@ class ApiServer:
         """
         status = self._etcd_call("maintenance/status", {})
         self._etcd_call("kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+        self.restart()
+
+    def restart(self) -> None:
+        """Kill kube-apiserver and start it again; etcd stays."""
         self._kill("kube-apiserver")
         self._start("kube-apiserver")
         self._wait_ready()
@@ -130,6 +134,32 @@ class ApiServer:
         with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=str(self.ca))) as answer:
             said = answer.read()
         return json.loads(said) if said.startswith(b"{") else said.decode()
+
+    def define(self, crd: Mapping[str, Any]) -> None:
+        """Have a custom resource served, unless it is already."""
+        group, names = crd["spec"]["group"], crd["spec"]["names"]
+        path = f"/apis/{group}/{crd['spec']['versions'][0]['name']}/{names['plural']}"
+        if self._served(path):
+            return
+        self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        self.served(path)
+
+    def served(self, path: str) -> None:
+        """Wait until a collection can be listed: a definition takes a moment."""
+        end = time.monotonic() + READY_SECONDS
+        while not self._served(path):
+            assert time.monotonic() < end, f"{path} is not served"
+            time.sleep(0.05)
+
+    def _served(self, path: str) -> bool:
+        try:
+            self.call("GET", path)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code not in {404, 429, 503}:  # 429 while its storage is made
+                raise
+            return False
+        return True
 
     def kubeconfig(self, path: Path, token: str | None = None) -> Path:
         """Write a kubeconfig, the administrator's unless there is another ``token``."""

@@ -1,4 +1,5 @@
-"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds.
+"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds. And the gang
+chart's definition of PreflightConfig, as the controller says it.
 
     python -m preflight_e2e.chart_schema       # asks the services, which must be on PATH
 
@@ -21,6 +22,8 @@ SERVICES: dict[Path, tuple[str, ...]] = {
     GANG: ("preflight-gang", "schema"),
 }
 """What to ask for the schema of the configuration that a chart's values hold."""
+
+CRD = GANG / "generated" / "preflightconfigs.yaml"
 
 Schema = dict[str, Any]
 
@@ -46,18 +49,19 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
     }
 
 
-def said(command: tuple[str, ...]) -> Schema:
-    """The schema that a service prints. Raises OSError, ValueError, CalledProcessError."""
-    schema: Schema = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return schema
+def said(*command: str) -> bytes:
+    """What a service prints. Raises OSError, CalledProcessError."""
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
 
 
 def main() -> int:
     try:
         for chart, command in SERVICES.items():
             deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
-            schema = combined(said(command), deployment, chart.name)
+            schema = combined(json.loads(said(*command)), deployment, chart.name)
             (chart / "values.schema.json").write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
+        CRD.parent.mkdir(exist_ok=True)
+        CRD.write_bytes(b"# What `preflight-gang crd` prints. Do not edit.\n" + said("preflight-gang", "crd"))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2

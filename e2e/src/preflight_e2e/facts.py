@@ -17,14 +17,17 @@ def uuids(node: str) -> list[str]:
 
 
 def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """Facts of ``node``. GPUs named by index in ``changes`` (`gpu`, `gpus`, `hidden`, `lost`, `ecc`) are written as UUIDs."""
+    """Facts of ``node``. GPUs named by index in ``changes`` (`gpu`, `gpus`, `hidden`, `lost`, `ecc`) are written as UUIDs.
+
+    ``dra``: {"gpus": [index], "nics": number}, what pods get by claims there.
+    """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}
     engine["hidden"] = [mine[index] for index in engine.get("hidden", [])]
     engine["faults"] = [
         {"uuid": mine[f["gpu"]], **{k: v for k, v in f.items() if k != "gpu"}} for f in engine.get("faults", [])
     ]
-    link = changes.get("link", "nvlink")
+    link, dra = changes.get("link", "nvlink"), changes.get("dra", {})
     gpus = [
         {"uuid": uuid, "name": changes.get("model", MODEL), "pci": f"00000000:{0x1B + 16 * i:02X}:00.0", "link": link}
         for i, uuid in enumerate(mine)
@@ -35,6 +38,7 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
         "engine": engine,
         "connector": {"mode": "ok", **changes.get("connector", {})},
         "nccl": _nccl(mine, changes.get("nccl", {})),
+        "dra": {**dra, "gpus": [mine[index] for index in dra.get("gpus", [])]},
         "network": changes.get("network", {}),
     }
 

@@ -54,6 +54,7 @@ class Installed:
             "enabled": True,
             "fullnameOverride": self.name,
             "replicas": 0,
+            "crd": {"keep": False},
             "protection": {
                 "namespaceSelector": {
                     "matchExpressions": [{"key": "preflight-e2e", "operator": "In", "values": [self.name]}]

@@ -260,3 +260,11 @@ class Lab:
         for name in (FAKES, "preflight"):
             if self._exists(name):
                 self.api.delete_namespace(name)
+        rights: Any = client.RbacAuthorizationV1Api()
+        classes: Any = client.ResourceV1Api()
+        for delete in (
+            rights.delete_collection_cluster_role,
+            rights.delete_collection_cluster_role_binding,
+            classes.delete_collection_device_class,
+        ):
+            delete(label_selector=f"app.kubernetes.io/part-of={FAKES}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class Api:
     namespace: str
     forget: Callable[[], None]
     """Make all versions so far too old to watch from."""
+    restart: Callable[[], None]
+    """Break every connection; what is stored stays."""
 
     def path(self, plural: str, name: str = "") -> str:
         """Of a core resource in the test's namespace."""
@@ -54,9 +57,10 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget)
+        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget, real.restart)
         return
     with ApiDouble(absent=[ABSENT]) as double:
         double.within(lambda: double.create("namespaces", namespace))
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
-        yield Api("double", double.url, kubeconfig, name, lambda: double.within(double.compact))
+        forget = partial(double.within, double.compact)
+        yield Api("double", double.url, kubeconfig, name, forget, double.restart)

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from kubernetes import client
 
 from .facts import uuids
 from .lab import Lab, until
-from .scenario import Interrupt, Pod, Scenario, Step
+from .scenario import Claim, Interrupt, Pod, Scenario, Step
 
 __all__ = ["Outcome", "run"]
 
@@ -49,8 +49,9 @@ class Outcome:
         }
 
 
-def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
-    """One scenario in a namespace of its own, on nodes that are healthy before and after."""
+def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequence[str] | None = None) -> Outcome:
+    """One scenario in a namespace of its own, on ``nodes`` (default: the lab's), which are healthy before and after."""
+    nodes = lab.nodes if nodes is None else nodes
     started = time.monotonic()
     outcome = Outcome(scenario.id)
     if scenario.skipped_below is not None and len(lab.nodes) < scenario.skipped_below:
@@ -58,7 +59,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
         say(f"skip {scenario.id} ({outcome.skipped})")
         return outcome
     lab.values(scenario.values)
-    bound = dict(zip(scenario.letters, lab.nodes, strict=False))
+    bound = dict(zip(scenario.letters, nodes, strict=False))
     if missing := [letter for letter in scenario.letters if letter not in bound]:
         outcome.problems.append(
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
@@ -97,7 +98,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None]) -> Outcome:
 
 
 def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> None:
-    command = ["sleep", "3600"] if pod.stays else ["true"]
+    command = ["sh", "-c", "env; exec sleep 3600"] if pod.stays else ["env"]  # what it is given is in its log
     labels = {}
     if pod.gang is not None:
         labels = {"app.kubernetes.io/gang-id": pod.gang[0], "app.kubernetes.io/gang-size": str(pod.gang[1])}
@@ -118,6 +119,10 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
             ],
         },
     }
+    if pod.claims:
+        spec = body["spec"]
+        spec["resourceClaims"] = [_claim(claim) for claim in pod.claims]
+        spec["containers"][0]["resources"]["claims"] = [{"name": claim.name} for claim in pod.claims]
     _merge(body, json.loads(json.dumps(msgspec.to_builtins(pod.merge))))
     try:
         lab.api.create_namespaced_pod(namespace, body)
@@ -129,6 +134,11 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
         return
     if pod.denied:
         outcome.problems.append(f"{pod.name}: created, expected a refusal that says {pod.denied!r}")
+
+
+def _claim(claim: Claim) -> dict[str, str]:
+    source = {"resourceClaimTemplateName": claim.template, "resourceClaimName": claim.claim}
+    return {"name": claim.name, **{key: value for key, value in source.items() if value}}
 
 
 def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -163,6 +173,7 @@ def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], 
         outcome.problems.append(f"rosters read {seconds:.2f} s after the last address, expected {step.roster_within} s")
 
 
+_GPU = re.compile(r"\bGPU-[0-9a-f-]{36}\b")
 _ROSTER = re.compile(r"^roster: generation .* at (\S+)$", re.MULTILINE)
 
 
@@ -210,6 +221,10 @@ def _judge(
     asked = {uuid for line in log if "diag" in line for uuid in line["diag"]["gpus"]}
     if pod.tests is not None and asked != {uuids(node)[index] for index in pod.tests}:
         differs("GPUs diagnosed", sorted(uuids(node).index(u) for u in asked), list(pod.tests))
+    if pod.given is not None:
+        got = set(_GPU.findall(lab.log(namespace, pod.name, "main")))
+        if got != {uuids(node)[index] for index in pod.given}:
+            differs("GPUs of its own container", sorted(uuids(node).index(u) for u in got), list(pod.given))
     # Not every check asks the engine: then what the kubelet handed out is what it tested.
     given = {uuid for line in log for ids in line.get("allocated", []) for uuid in ids}
     _compare_events(pod, node, events, asked or given, differs)

@@ -53,6 +53,14 @@ class Interrupt(_Row, frozen=True, kw_only=True):
     when: str
 
 
+class Claim(_Row, frozen=True, kw_only=True):
+    """A device claim of a pod, by the ``template`` that it is made from or the ``claim`` that it names; its own container uses it."""
+
+    name: str
+    template: str = ""
+    claim: str = ""
+
+
 class Pod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
 
@@ -60,12 +68,14 @@ class Pod(_Row, frozen=True, kw_only=True):
     ``interrupt``: what is done to it on its way.
 
     ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
-    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose.
+    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose. ``given``: which its
+    own container must have been given.
     """
 
     name: str
     node: str
     gpus: int = 1
+    claims: tuple[Claim, ...] = ()
     gang: tuple[str, int] | None = None
     within: float | None = None
     interrupt: Interrupt | None = None
@@ -76,6 +86,7 @@ class Pod(_Row, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     clears: tuple[str, ...] = ()
     tests: tuple[int, ...] | None = None
+    given: tuple[int, ...] | None = None
     init_image: str = ""
     merge: dict[str, Any] = {}
 
@@ -120,6 +131,11 @@ class Scenario(_Row, frozen=True, kw_only=True):
             letter for step in self.steps for letter in step.nodes
         }
         return sorted(named)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it says how long something may take, so that nothing else should run meanwhile."""
+        return any(step.roster_within or any(pod.within for pod in step.pods) for step in self.steps)
 
 
 class _File(_Row, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
+from preflight_gang import delivery
 from preflight_gang.kube.client import NotFound
 from preflight_gang.kube.connection import Connection
 from preflight_proto import names
@@ -134,6 +135,19 @@ async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading
     rosters = await cluster.answered("sealed", "pod-0", "pod-1")
     assert [r.nnodes for r in rosters] == [2, 2]
     assert cluster.told("launcher") is None
+
+
+async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
+    cluster: Cluster, leading: Leading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery, "_ROOM", 100)
+    await cluster.pair()
+    rosters = await cluster.answered("skip", "pod-0", "pod-1")
+    assert {r.reason for r in rosters} == {"the record of 2 members does not fit into a ConfigMap's 1 MiB"}
+    await settled(cluster, leading)
+    said = [one for one in caplog.records if one.message == "not tested"]
+    assert len(said) == 1
+    assert not any(one.is_record for one in leading.wire.sent)
 
 
 async def test_a_member_beyond_the_size_skips(cluster: Cluster, leading: Leading) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from leading import Leading, settled
+from kube_world import until
+from leading import Leading, leads, settled
 from played import Cluster, container, result_line
+from preflight_gang.kube.connection import Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +110,33 @@ async def test_once_one_has_passed_a_member_that_goes_changes_nothing(cluster: C
     assert told is not None
     assert (told.answer, told.generation) == ("sealed", 1)
     assert recorded(cluster) == [1]
+
+
+@pytest.mark.parametrize("grace", [0, 30], ids=["at once", "gracefully"])
+async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_have_still_to_read_it(
+    grace: int, cluster: Cluster, target: Connection
+) -> None:
+    """Its pod was all that showed it: it is written down, and holds under the next leader, too."""
+    async with leads(target) as leading:
+        await sealed_pair(cluster)
+        for name in ("pod-0", "pod-1"):
+            await cluster.test(name)
+        passed = container("nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK"))
+        await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
+        await cluster.delete("pod-0", grace=grace)
+        await until(lambda: '"passed":true' in cluster.config_maps["preflight-job-1"]["data"]["members"], "it is noted")
+        if grace:
+            await cluster.delete("pod-0")
+        await settled(cluster, leading)
+    async with leads(target, epoch=2) as another:
+        await cluster.admit("pod-0")
+        await cluster.address("pod-0", "10.0.0.9")
+        await cluster.answered("skip", "pod-0")
+        await settled(cluster, another)
+    told = cluster.told("pod-1")
+    assert told is not None
+    assert (told.answer, told.generation) == ("sealed", 1)
+    assert recorded(cluster) == [1, 1], "two writes of one generation"
 
 
 async def test_a_replacement_after_the_test_has_nobody_to_test_with(cluster: Cluster, leading: Leading) -> None:

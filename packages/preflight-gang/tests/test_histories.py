@@ -63,23 +63,33 @@ class Histories(RuleBasedStateMachine):
         self.pods: dict[int, Sim] = {}
         self.record: Record | None = None
         self.sealed: dict[int, Record] = {}
+        self.departed: list[Member] = []
+        self.passed: set[int] = set()  # generations with a verdict
         self.serial = 0
         for slot in range(SIZE):
             self.created_or_replaced(slot)
 
     def gang(self) -> Gang:
-        return gang(*(p.member() for p in self.pods.values()), size=SIZE, record=self.record)
+        return gang(
+            *(p.member() for p in self.pods.values()), size=SIZE, record=self.record, departed=tuple(self.departed)
+        )
 
     # --- what happens in the cluster
 
     @rule(slot=SLOTS)
     def created_or_replaced(self, slot: int) -> None:
+        self._goes(slot)
         self.serial += 1
         self.pods[slot] = Sim(uid=f"uid-{self.serial}", name=f"pod-{slot}")
 
     @rule(slot=SLOTS)
     def deleted(self, slot: int) -> None:
-        self.pods.pop(slot, None)
+        self._goes(slot)
+
+    def _goes(self, slot: int) -> None:
+        """The controller sees the last of every pod."""
+        if (pod := self.pods.pop(slot, None)) is not None and (last := pod.member()).passed:
+            self.departed.append(last)
 
     @rule(slot=SLOTS)
     def gets_an_address(self, slot: int) -> None:
@@ -99,7 +109,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(upto=st.integers(1, SIZE + 1))
     def several_go_on_healthily(self, upto: int) -> None:
-        """Random single steps alone seldom get a gang far."""
+        """Single steps alone seldom get a gang far."""
         for slot in sorted(self.pods)[:upto]:
             self.gets_an_address(slot)
             self.earlier_check_ends(slot, True)
@@ -137,23 +147,48 @@ class Histories(RuleBasedStateMachine):
             pod.state, pod.playing = "waiting", 0
             pod.restarts += 1
 
-    @rule(good=st.booleans())
-    def test_ends(self, good: bool) -> None:
-        """It can only run when all of one generation have joined it."""
+    @rule(good=st.booleans(), late=SLOTS, go=st.booleans())
+    def test_ends(self, good: bool, late: int, go: bool) -> None:
+        """It can only run when all of one generation have joined it. ``late``: who has not read its verdict yet; ``go``: those who
+        have are deleted at once."""
         if self.record is None:
             return
         generation = self.record.generation
         players = [p for p in self.pods.values() if p.playing == generation]
         if len(players) == SIZE:
             assert sorted(p.rank for p in players) == list(range(SIZE))
+            if good:
+                self.passed.add(generation)
             for pod in players:
-                pod.state, pod.playing = ("passed" if good else "backoff"), 0
+                if pod is not self.pods.get(late):
+                    pod.state, pod.playing = ("passed" if good else "backoff"), 0
+            for slot in [slot for slot, pod in self.pods.items() if go and pod.state == "passed"]:
+                self._goes(slot)
+                self.look()
+
+    @rule(good=st.booleans(), late=SLOTS, go=st.booleans())
+    def all_go_on_to_the_end_of_a_test(self, good: bool, late: int, go: bool) -> None:
+        """Few histories of single steps ever come to a test."""
+        for _ in range(3):
+            self.several_go_on_healthily(SIZE + 1)
+        self.test_ends(good, late, go)
+
+    @rule()
+    def the_late_one_reads_its_verdict(self) -> None:
+        for pod in self.pods.values():
+            if pod.playing in self.passed:
+                pod.state, pod.playing = "passed", 0
 
     # --- the controller
 
     @rule()
     def the_leader_looks(self) -> None:
         self.look()
+
+    @rule()
+    def another_leads_that_has_seen_only_what_is_written(self) -> None:
+        self.look()
+        self.departed = []
 
     @rule(slot=SLOTS)
     def the_leader_dies_between_sealing_and_telling(self, slot: int) -> None:
@@ -170,11 +205,18 @@ class Histories(RuleBasedStateMachine):
             now = self.gang()
             decision = decide(now)
             assert not decision.seal, "what was sealed just now holds"
+        if decision.note_pass:
+            assert now.record is not None
+            self.record = msgspec.structs.replace(now.record, passed=True)
+            now = self.gang()
+            assert not decide(now).note_pass, "it is written once"
+            assert decide(now).answers == decision.answers
         by_uid = {p.uid: p for p in self.pods.values()}
         for one in now.members:
             answer = decision.answers.get(one.uid)
             if answer is None:
                 continue
+            assert not (answer.answer == "fail" and answer.generation in self.passed), "a verdict of all stays one"
             patch = roster_patch(one, answer, now.record, epoch=1)
             if patch is not None:
                 by_uid[one.uid].roster = patch[-1]["value"]
@@ -241,7 +283,8 @@ class Histories(RuleBasedStateMachine):
             self.look()
             for slot in list(self.pods):
                 self.reads_its_roster(slot)
-            self.test_ends(True)
+            self.test_ends(True, SIZE + 1, False)
+            self.the_late_one_reads_its_verdict()
         assert all(p.state == "passed" for p in self.pods.values()), [
             (p.name, p.state, p.roster) for p in self.pods.values()
         ]

@@ -188,6 +188,26 @@ def test_once_one_has_passed_a_departed_member_ends_nobody() -> None:
     assert answer(decision, "pod-1") == "sealed"
 
 
+def test_a_member_that_passed_and_went_keeps_the_generation_and_has_it_noted_once() -> None:
+    first, second = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    sealed = record(waiting("pod-0", "10.0.0.1"), second)
+    for departed, here in (
+        ((first,), (second,)),
+        ((), (passed("pod-0", "10.0.0.1", deletionTimestamp="2026-11-21T08:02:00Z"), second)),
+    ):
+        decision = decide(gang(*here, record=sealed, departed=departed))
+        assert decision.note_pass
+        assert decision.answers[second.uid].answer == "sealed"
+    noted = decide(gang(second, record=msgspec.structs.replace(sealed, passed=True)))
+    assert not noted.note_pass
+    assert noted.answers[second.uid].answer == "sealed"
+
+
+def test_a_pass_that_stays_to_be_seen_costs_no_write() -> None:
+    first, second = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    assert not decide(gang(first, second, record=record(first, second))).note_pass
+
+
 def test_a_restarted_member_is_not_given_its_old_rank_again() -> None:
     one, two = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
     third = waiting("pod-2", "10.0.0.3")

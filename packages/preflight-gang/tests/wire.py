@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from preflight_gang.kube.connection import Connection
 
-__all__ = ["Sent", "Wire", "wired"]
+__all__ = ["Sent", "Wire", "refusal", "wired"]
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
-@dataclass
+@dataclass(eq=False)
 class Sent:
-    """One request; ``status`` is the answer's, 0 while there is none."""
+    """One request; ``status`` is the answer's, 0 while there is none. ``at``: when it came, in monotonic seconds."""
 
     method: str
     path: str
     body: bytes
     status: int = 0
+    at: float = field(default_factory=time.monotonic)
 
     @property
     def is_roster(self) -> bool:
@@ -43,6 +45,8 @@ class Wire:
     """Plain HTTP on one side, the API server on the other; within the test's event loop.
 
     ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their sender dies meanwhile.
+    ``answers``: what it says is answered in the server's place, which hears nothing of the request.
+    ``swallows``: requests of which it is true arrive, but their answers do not come back.
     """
 
     def __init__(self, target: Connection) -> None:
@@ -50,6 +54,11 @@ class Wire:
         self.sent: list[Sent] = []
         self.held: list[Sent] = []
         self.holds: Callable[[Sent], bool] = lambda _: False
+        self.answers: Callable[[Sent], bytes | None] = lambda _: None
+        self.swallows: Callable[[Sent], bool] = lambda _: False
+        self.swallowed: list[Sent] = []
+        self.most_under_way = 0
+        """Of writes that were sent and had no answer yet."""
         self._released = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
 
@@ -86,6 +95,11 @@ class Wire:
                     method, path, _ = head.split(b" ", 2)
                     sent = Sent(method.decode(), path.decode(), body)
                     self.sent.append(sent)
+                    self._note_under_way()
+                    if (said := self.answers(sent)) is not None:
+                        sent.status = int(said[9:12])
+                        writer.write(said)
+                        continue
                     if self.holds(sent) and not await self._let_go(sent, reader):
                         return
                     at[:] = [sent]
@@ -112,15 +126,32 @@ class Wire:
                 task.cancel()
             await asyncio.wait({gone, released})
 
-    @staticmethod
-    async def _answers(down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]) -> None:
+    def _note_under_way(self) -> None:
+        under_way = sum(not one.status for one in self.sent if one.method != "GET" and "/leases" not in one.path)
+        self.most_under_way = max(self.most_under_way, under_way)
+
+    async def _answers(self, down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]) -> None:
         with suppress(OSError):
             while data := await down.read(65536):
                 if at and not at[0].status and data.startswith(b"HTTP/1.1 "):
                     at[0].status = int(data[9:12])
+                    if self.swallows(at[0]):
+                        self.swallowed.append(at[0])
+                if at and at[0] in self.swallowed:
+                    continue
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+def refusal(code: int, reason: str, **headers: str) -> bytes:
+    """An answer with a Status, as an API server gives it."""
+    body = msgspec.json.encode(
+        {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code}
+    )
+    said = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
+    lines = "".join(f"{key.replace('_', '-')}: {value}\r\n" for key, value in said.items())
+    return f"HTTP/1.1 {code} no\r\n{lines}\r\n".encode() + body
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ import sys
 
 
 def test_the_contract_loads_neither_grpc_nor_nvml() -> None:
-    modules = "names, durations, stamp, roster, result"
+    modules = "names, durations, stamp, roster, policy, result"
     code = f"import sys, preflight_proto; from preflight_proto import {modules}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "preflight_proto.result" in loaded

@@ -117,7 +117,7 @@ def test_the_workload_s_own_file_comes_first() -> None:
     ],
 )
 def test_where_there_is_no_file_nccl_finds_out_and_it_is_said_why(variables: dict[str, str], why: str) -> None:
-    assert find(**variables) == Topology(None, why)
+    assert find({}, **variables) == Topology(None, why)
 
 
 def test_without_fallback_that_is_no_verdict() -> None:

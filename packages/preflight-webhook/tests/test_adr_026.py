@@ -70,7 +70,7 @@ def test_dcgm_is_told_its_hostengine_and_level(config: Config) -> None:
 
 
 def test_thresholds_and_timeouts_reach_their_checks(with_allreduce: Config) -> None:
-    group = {"workloadRef": {"name": "llm", "podGroup": "workers"}}
+    group: dict[str, Any] = {"workloadRef": {"name": "llm", "podGroup": "workers"}}
     made = admitted(with_allreduce, GPUS | NICS, **group)[1]
     assert variables(made["preflight-nccl-loopback"])["NCCL_LOOPBACK_THRESHOLD_GBPS"] == "10"
     assert variables(made["preflight-nccl-allreduce"])["NCCL_ALLREDUCE_THRESHOLD_GBPS"] == "5"

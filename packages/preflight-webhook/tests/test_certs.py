@@ -414,6 +414,21 @@ def test_the_new_authority_is_published_before_its_certificate_is_stored(double:
     assert state.writes == ["PATCH mutatingwebhookconfigurations", "PUT secrets", "PATCH mutatingwebhookconfigurations"]
 
 
+def test_api_servers_get_time_to_see_a_new_authority_before_its_certificate_is_stored(
+    double: tuple[Double, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, target = double
+    waits: list[tuple[float, list[str]]] = []
+    monkeypatch.setattr("preflight_webhook.certs.time.sleep", lambda seconds: waits.append((seconds, [*state.writes])))
+    with Client(target) as client:
+        client.create(CONFIGURATIONS, configuration("one.example.com"))
+        certs.publish(client, TARGET, certs.keep(client, TARGET, settle_seconds=5))
+        assert waits == [], "nothing was served yet"
+        state.writes.clear()
+        certs.keep(client, TARGET, now=datetime.now(UTC) + timedelta(days=61), settle_seconds=5)
+    assert waits == [(5, ["PATCH mutatingwebhookconfigurations"])]
+
+
 def test_a_run_that_died_after_publishing_leaves_the_served_certificate_trusted(
     double: tuple[Double, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,14 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+import yaml
 from preflight_e2e.apiserver import ApiServer, assets
+from preflight_e2e.chart_schema import CRD
+from preflight_proto import policy
+from preflight_webhook.claims import read
+from preflight_webhook.lookups import VERSIONS
+
+pytestmark = pytest.mark.timeout(180)  # the first of them starts an API server and two webhooks
 
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}]
@@ -26,6 +34,8 @@ gpuDetection: {deviceClasses: [gpu.nvidia.com]}
 onPodSecurityConflict: report-off
 """
 LEVEL = "pod-security.kubernetes.io/enforce"
+MEMBERS = 128
+_MANY = httpx.Limits(max_connections=MEMBERS, max_keepalive_connections=MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -52,11 +62,11 @@ def serving(folder: Path, authority: trustme.CA, kubeconfig: Path) -> Iterator[W
     told = folder / "told"
     with told.open("wb") as out:  # no pipe: nobody reads it
         process = subprocess.Popen(command, stdout=out, env=environment)
-    while not (lines := told.read_text().splitlines()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    port, plain = json.loads(lines[0])["ports"]
     try:
+        while not (lines := told.read_text().splitlines()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        port, plain = json.loads(lines[0])["ports"]
         bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
         yield Webhook(f"https://127.0.0.1:{port}/mutate-pod", bundle, f"http://127.0.0.1:{plain}")
     finally:
@@ -69,6 +79,17 @@ class Cluster:
     api: httpx.Client
     webhook: Webhook
     kubeconfig: Path
+    server: ApiServer
+    audit: Path
+
+    def asked(self) -> list[str]:
+        """What the webhook has asked the API server for so far, as the API server's own audit log has it."""
+        requests = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [one["requestURI"] for one in requests if one.get("userAgent") == "preflight-webhook"]
+
+    def at_once(self, bodies: list[dict[str, Any]]) -> list[httpx.Response]:
+        with ThreadPoolExecutor(len(bodies)) as users:
+            return list(users.map(lambda body: self.create("open", "pods", body), bodies))
 
     def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
         return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
@@ -79,12 +100,13 @@ class Cluster:
         assert answer.status_code == 201, answer.text
 
     def pod(self, namespace: str, template: str, **metadata: Any) -> httpx.Response:
-        main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
-        spec = {
-            "containers": [main],
-            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
-        }
-        return self.create(namespace, "pods", {"metadata": {"generateName": "p-", **metadata}, "spec": spec})
+        return self.create(namespace, "pods", claiming(template, **metadata))
+
+
+def claiming(template: str, **metadata: Any) -> dict[str, Any]:
+    main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
+    spec = {"containers": [main], "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}]}
+    return {"metadata": {"generateName": "p-", **metadata}, "spec": spec}
 
 
 def entry(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
@@ -106,7 +128,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if (folder := assets()) is None:
         pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
     home, authority = tmp_path_factory.mktemp("apiserver"), trustme.CA()
-    with ApiServer(home, folder, authorization="RBAC") as server:
+    rules = [{"level": "Metadata", "userGroups": ["system:masters"]}]
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    (home / "audit.yaml").write_text(json.dumps(policy))
+    more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
+    older = [f"resource.k8s.io/{version}=true" for version in ("v1beta1", "v1beta2")]
+    with ApiServer(home, folder, authorization="RBAC", runtime_config=older, more=more) as server:
         known = server.kubeconfig(home / "kubeconfig")
         stranger = home / "stranger"
         stranger.write_text(known.read_text().replace(server.token, "nobody"))
@@ -115,9 +142,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with (
             serving(tmp_path_factory.mktemp("known"), authority, known) as webhook,
             serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
-            httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api,
+            httpx.Client(
+                base_url=server.server, headers=headers, verify=trust, timeout=60, trust_env=False, limits=_MANY
+            ) as api,
         ):
-            made = Cluster(api, webhook, known)
+            made = Cluster(api, webhook, known, server, home / "audit.log")
             entries = [
                 entry("preflight", webhook, "", confined=False, of="known"),
                 entry("confined", webhook, "/confined", confined=True, of="known"),
@@ -133,7 +162,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 ("restricted", "known", "restricted"),
                 ("refused", "refused", "privileged"),
             ):
-                labels = {"webhook": of, LEVEL: level}
+                labels = {"webhook": of, LEVEL: level, "resource.kubernetes.io/admin-access": "true"}
                 assert api.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}).is_success
             made.template("open", "gpus", GPUS)
             end = time.monotonic() + 30
@@ -184,6 +213,53 @@ def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
     assert cluster.webhook.lookups("found") == before + 1
 
 
+ADMIN = {"name": "look", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"}}
+
+
+def test_a_pod_that_only_looks_at_gpus_is_left_alone(cluster: Cluster) -> None:
+    cluster.template("open", "looks", ADMIN)
+    assert "initContainers" not in cluster.pod("open", "looks").json()["spec"]
+
+
+def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: Cluster) -> None:
+    cluster.template("open", "versions", GPUS, {**ALTERNATIVES, "name": "any"}, ADMIN)
+    path = "namespaces/open/resourceclaimtemplates/versions"
+    found = {version: cluster.api.get(f"/apis/resource.k8s.io/{version}/{path}").json() for version in VERSIONS}
+    assert {one["apiVersion"] for one in found.values()} == {f"resource.k8s.io/{version}" for version in VERSIONS}
+    newest, *others = [read(one) for one in found.values()]
+    assert [(one.classes, one.amount, one.admin) for one in newest] == [
+        (("gpu.nvidia.com",), 2, False),
+        (("gpu.nvidia.com", "gpu.nvidia.com"), None, False),
+        (("gpu.nvidia.com",), None, True),
+    ]
+    assert others == [newest, newest]
+
+
+GANG = {"app.kubernetes.io/gang-id": "train", "app.kubernetes.io/gang-size": str(MEMBERS)}
+STAMP = "preflight.nvsentinel.nvidia.com/gang"
+
+
+def test_a_gang_created_at_once_is_admitted_without_a_single_request(cluster: Cluster) -> None:
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    member = {"metadata": {"generateName": "m-", "labels": GANG}, "spec": {"containers": [main]}}
+    before = cluster.asked()
+    answers = cluster.at_once([member] * MEMBERS)
+    assert all(check(answer)["name"] == "preflight-dcgm-diag" for answer in answers)
+    assert all(STAMP in answer.json()["metadata"]["annotations"] for answer in answers)
+    assert cluster.asked() == before
+
+
+def test_a_gang_with_one_template_takes_one_request_and_then_none(cluster: Cluster) -> None:
+    cluster.template("open", "gang", GPUS)
+    before = cluster.asked()
+    for _ in range(2):
+        for answer in cluster.at_once([claiming("gang", labels=GANG)] * MEMBERS):
+            assert expected(check(answer)) == "2"
+    # The group's versions are asked for once a minute, whoever comes.
+    asked = [path for path in cluster.asked()[len(before) :] if path != "/apis/resource.k8s.io"]
+    assert asked == ["/apis/resource.k8s.io/v1/namespaces/open/resourceclaimtemplates/gang"]
+
+
 def test_a_pod_that_comes_before_its_template_is_told_to_create_it_first(cluster: Cluster) -> None:
     answer = cluster.pod("open", "late")
     assert (answer.status_code, "create the claim first" in answer.text) == (403, True)
@@ -232,3 +308,29 @@ def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_
     assert done.returncode == 0, done.stderr
     assert "Job train: injected" in done.stdout
     assert "reserves: 1 claim gpus" in done.stdout
+
+
+def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster: Cluster, tmp_path: Path) -> None:
+    """Here nobody accepts it, as there is no gang controller."""
+    cluster.server.define(yaml.safe_load(CRD.read_text()))
+    version = f"{policy.GROUP}/{policy.VERSION}"
+    mine = {
+        "apiVersion": version,
+        "kind": policy.KIND,
+        "metadata": {"name": "mine"},
+        "spec": {"enforcement": "observe"},
+    }
+    assert cluster.create("open", policy.PLURAL, mine, f"/apis/{version}").is_success
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    body = {"metadata": {"name": "plain"}, "spec": {"containers": [main]}}
+    assert cluster.create("open", "pods", body).is_success
+    command = [sys.executable, "-m", "preflight_webhook", "explain", "--live", "pod/plain", "-n", "open"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no PreflightConfig is in force: mine (the gang controller has not looked at it yet)" in done.stdout

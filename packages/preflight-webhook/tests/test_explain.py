@@ -289,3 +289,70 @@ def test_what_is_no_live_object_is_one_sentence(wanted: str) -> None:
     done = explain("--live", wanted)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "is no KIND/NAME" in done.stderr
+
+
+GANG_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: ml}
+spec: {template: {metadata: {labels: {example.com/job: run-7}}, spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}}
+"""
+BY_LABEL = """---
+apiVersion: preflight.nvsentinel.nvidia.com/v1alpha1
+kind: PreflightConfig
+metadata: {name: %s, namespace: ml, generation: 2}
+spec: {enforcement: observe, gangDiscovery: {labels: {gangIdLabel: example.com/job}}}
+"""
+ACCEPTED = "status: {conditions: [{type: Accepted, status: '%s', reason: R, message: %s, observedGeneration: %d}]}\n"
+
+
+def test_a_preflight_config_among_the_documents_is_taken_as_if_it_were_accepted() -> None:
+    done = explain("-f", "-", stdin=GANG_JOB + BY_LABEL % "by-label")
+    assert "by: PreflightConfig by-label, as if the gang controller had accepted it" in done.stdout
+    assert "gang: run-7 (by labels" in done.stdout
+    assert "value: observe" in done.stdout
+
+
+def test_one_of_another_namespace_does_not_count() -> None:
+    done = explain("-f", "-", stdin=GANG_JOB + (BY_LABEL % "elsewhere").replace("namespace: ml", "namespace: web"))
+    assert "gang:" not in done.stdout
+    assert "by: " not in done.stdout
+
+
+def test_what_the_gang_controller_says_of_them_counts() -> None:
+    first = BY_LABEL % "first" + ACCEPTED % ("False", "Superseded by second.", 2)
+    second = BY_LABEL % "second" + ACCEPTED % ("True", "In force.", 2)
+    done = explain("-f", "-", "-o", "json", stdin=GANG_JOB + first + second)
+    told = json.loads(done.stdout)
+    assert told["preflight_config"] == "PreflightConfig second, in force"
+    assert told["gang"]["id"] == "run-7"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (("False", "Not a good idea.", 2), "Not a good idea."),
+        (("True", "In force.", 1), "the gang controller has not looked at it yet"),
+    ],
+)
+def test_one_that_is_not_in_force_says_why(status: tuple[str, str, int], why: str) -> None:
+    done = explain("-f", "-", stdin=GANG_JOB + BY_LABEL % "one" + ACCEPTED % status)
+    assert f"by: no PreflightConfig is in force: one ({why})" in done.stdout
+    assert "gang:" not in done.stdout
+
+
+def test_a_configuration_that_does_not_look_for_them_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}")
+    done = explain("-f", "-", "--config", str(config), stdin=GANG_JOB + BY_LABEL % "one")
+    assert "no PreflightConfig is read" in done.stdout
+    assert "gang:" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", [BY_LABEL.replace("observe", "perhaps"), BY_LABEL.replace("generation: 2", "generation: two")]
+)
+def test_one_that_cannot_be_read_is_one_sentence_and_exit_2(wrong: str) -> None:
+    done = explain("-f", "-", stdin=GANG_JOB + wrong % "odd")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "PreflightConfig odd: " in done.stderr

@@ -76,6 +76,18 @@ def test_a_known_claim_takes_no_request_and_an_unknown_one_takes_one(api: Api) -
     assert (api.counted("found"), api.counted("known")) == (2, 49)
 
 
+def test_known_claims_are_told_without_letting_another_request_in_between(api: Api) -> None:
+    async def story() -> None:
+        lookups = api.lookups()
+        await lookups.claims("ml", [OWN])
+        others: list[str] = []
+        asyncio.get_running_loop().call_soon(others.append, "another request")
+        await lookups.claims("ml", [OWN, OWN])
+        assert others == []
+
+    run(story())
+
+
 def test_a_gang_of_128_created_at_once_takes_one_request(api: Api) -> None:
     async def slowly(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(0)

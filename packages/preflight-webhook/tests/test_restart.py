@@ -78,26 +78,31 @@ def replica(folder: Path, number: int) -> Iterator[Replica]:
 
 @dataclass
 class Client:
-    """An API server: keeps its connections as long as it may, and sends no request twice."""
+    """An API server: stays with a replica while that keeps the connection open, ready or not, and sends no request twice."""
 
     service: Service
     trust: ssl.SSLContext
+    first: int
     answered: int = 0
     failures: list[str] = field(default_factory=list)
 
     def run(self, stop: threading.Event) -> None:
         body = json.dumps(REVIEW).encode()
         with httpx.Client(verify=self.trust, trust_env=False, timeout=20) as http:
-            for number in itertools.count():
+            target = None
+            for number in itertools.count(self.first):
                 if stop.is_set():
                     return
-                target = self.service.replicas[number % len(self.service.replicas)]
+                target = target or self.service.replicas[number % len(self.service.replicas)]
                 try:
                     answer = http.post(target.url, content=body, headers={"content-type": "application/json"})
                     patch = base64.b64decode(answer.json()["response"]["patch"])
                     assert b"preflight-dcgm-diag" in patch
+                    if answer.headers.get("connection") == "close":
+                        target = None
                 except Exception as error:
                     self.failures.append(repr(error))
+                    target = None
                 self.answered += 1
 
 
@@ -124,7 +129,7 @@ def test_a_rolling_restart_under_load_loses_no_admission(folder: Path) -> None:
     with ExitStack() as stack:
         old = [stack.enter_context(replica(folder, number)) for number in range(2)]
         service.replicas = list(old)
-        clients = [Client(service, trust) for _ in range(6)]
+        clients = [Client(service, trust, number) for number in range(6)]
         threads = [threading.Thread(target=client.run, args=(stop,)) for client in clients]
         for thread in threads:
             thread.start()

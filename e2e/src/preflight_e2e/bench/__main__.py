@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import fabric, gang, localisation, webhook
+from . import admission, fabric, gang, localisation, webhook
 from .load import BenchError
 
 
@@ -12,6 +12,11 @@ def main() -> int:
     benches = parser.add_subparsers(required=True, metavar="BENCH")
     webhook.add_arguments(
         benches.add_parser("webhook", help="reviews per second and latency of the real server over TLS")
+    )
+    admission.add_arguments(
+        benches.add_parser(
+            "admission", help="the webhook in front of a real API server: a burst of pods, gangs at once"
+        )
     )
     gang.add_arguments(
         benches.add_parser("gang", help="seconds from the last member's address to the last member's roster")

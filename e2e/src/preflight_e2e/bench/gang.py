@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw time against gang size into FOLDER")
+    parser.add_argument("--plot-format", choices=("svg", "png"), default="svg", help="of the picture (%(default)s)")
     parser.set_defaults(run=run)
 
 
@@ -65,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps({"gang": figures}))
     if args.json:
         args.json.write_text(json.dumps({"gang": figures}, indent=1) + "\n")
+    if args.plots:
+        from .gang_plots import draw  # matplotlib: not for those who only want figures
+
+        print(draw(figures, args.plots, args.plot_format))
     return 0
 
 

@@ -239,9 +239,10 @@ class SimulatedLab(Lab):
         ports = ["--host", "127.0.0.1", "--port", "0"]
         webhook, gang = "preflight-webhook", "preflight-gang"
         told = ["--config", str(self.root / "preflight-injector.yaml"), "--cert-dir", str(folder), "--plain-port", "0"]
-        self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports])
+        cluster = {"KUBECONFIG": str(self.kubeconfig)}
+        self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports], cluster)
         told = ["--config", str(self.root / "preflight-gang.yaml")]
-        self._start(gang, [str(self._program(gang)), "run", *told, *ports], {"KUBECONFIG": str(self.kubeconfig)})
+        self._start(gang, [str(self._program(gang)), "run", *told, *ports], cluster)
         serving = until(
             "the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS
         )

@@ -95,6 +95,15 @@ class ApiDouble:
 
         return asyncio.run_coroutine_threadsafe(calls(), self._loop).result()
 
+    def restart(self) -> None:
+        """Break every connection, as a restarted API server does; from any thread but that of the double's own loop."""
+
+        async def breaks() -> None:
+            await self.__aexit__()
+            await self.__aenter__()
+
+        asyncio.run_coroutine_threadsafe(breaks(), self._loop).result()
+
     def compact(self) -> None:
         """Forget all history; from within the double's own loop."""
         self.store.compact()

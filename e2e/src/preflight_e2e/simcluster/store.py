@@ -20,13 +20,15 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Resource:
-    """One row of the table of what is served; ``status``: has a status subresource, and is written only there."""
+    """One row of the table of what is served; ``status``: has a status subresource, and is written only there;
+    ``custom``: changes of its spec are counted as generations."""
 
     group_version: str
     plural: str
     kind: str
     namespaced: bool = True
     status: bool = False
+    custom: bool = False
 
 
 RESOURCES = (
@@ -41,6 +43,9 @@ RESOURCES = (
     Resource("scheduling.k8s.io/v1alpha1", "workloads", "Workload"),
     Resource("scheduling.k8s.io/v1alpha2", "workloads", "Workload"),
     Resource("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", status=True),
+    Resource(
+        "preflight.nvsentinel.nvidia.com/v1alpha1", "preflightconfigs", "PreflightConfig", status=True, custom=True
+    ),
 )
 
 
@@ -134,6 +139,8 @@ class Store:
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()} | (
             {"namespace": namespace} if namespace else {}
         )
+        if resource.custom:
+            meta["generation"] = 1
         made = copied(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
         if resource.status:
             made["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
@@ -150,7 +157,8 @@ class Store:
             raise _invalid(resource, name, "metadata.uid", f'Invalid value: "{meta["uid"]}": field is immutable')
         if meta.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
             raise _conflict(resource, name)
-        kept = {k: old[k] for k in ("uid", "creationTimestamp", "namespace", "deletionTimestamp") if k in old}
+        fixed = ("uid", "creationTimestamp", "namespace", "deletionTimestamp", "generation")
+        kept = {k: old[k] for k in fixed if k in old}
         meta |= kept | {"resourceVersion": old["resourceVersion"]}
         after = body | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
         if status:
@@ -159,7 +167,9 @@ class Store:
             after["status"] = before["status"]
         if after == before:
             return before
-        gone = "deletionTimestamp" in old and "finalizers" in old and "finalizers" not in meta
+        if "generation" in old and after.get("spec") != before.get("spec"):
+            after["metadata"] = after["metadata"] | {"generation": old["generation"] + 1}
+        gone = "deletionTimestamp" in old and "finalizers" in old and "finalizers" not in after["metadata"]
         return self._write(resource, before, None if gone else after)
 
     def delete(self, resource: Resource, before: Object, options: Object) -> Object:
@@ -173,7 +183,8 @@ class Store:
         if "deletionTimestamp" in meta:
             return before
         # A pod that is bound goes when its kubelet deletes it without grace.
-        return self._write(resource, before, before | {"metadata": meta | {"deletionTimestamp": _now()}})
+        ends = {"deletionTimestamp": _now()} | ({"generation": meta["generation"] + 1} if resource.custom else {})
+        return self._write(resource, before, before | {"metadata": meta | ends})
 
     def _write(self, resource: Resource, before: Object | None, after: Object | None) -> Object:
         self.version += 1

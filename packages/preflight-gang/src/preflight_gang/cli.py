@@ -1,4 +1,4 @@
-"""The command line: run, show, validate-config, schema."""
+"""The command line: run, show, validate-config, schema, crd."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import anyio
+import yaml
 
 from .config import Config, ConfigError, json_schema, parse, sources_of
 
@@ -24,6 +25,7 @@ _ABOUT = """Preflight's gang controller: lets the pods of one distributed job fi
   preflight-gang show -n NAMESPACE [GANG]   a gang as its controller sees it: members, what each waits for, its record
   preflight-gang validate-config FILE       every problem of a configuration file
   preflight-gang schema                     the configuration's JSON Schema
+  preflight-gang crd                        the CustomResourceDefinition of PreflightConfig, for `kubectl apply --server-side -f -`
 
 The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
 """
@@ -73,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     validate.set_defaults(run=_validate)
 
     commands.add_parser("schema", help="print the configuration's JSON Schema").set_defaults(run=_schema)
+    commands.add_parser("crd", help="print the CustomResourceDefinition of PreflightConfig").set_defaults(run=_crd)
     return parser
 
 
@@ -149,4 +152,11 @@ def _validate(args: argparse.Namespace) -> int:
 
 def _schema(_: argparse.Namespace) -> int:
     print(json.dumps(json_schema(), indent=2))
+    return 0
+
+
+def _crd(_: argparse.Namespace) -> int:
+    from .crd import crd
+
+    print(yaml.safe_dump(crd(), sort_keys=False, width=120), end="")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-import jsonschema
 import msgspec
 import yaml
 from msgspec import Meta
@@ -12,7 +11,7 @@ from preflight_proto import gang_source, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import expression
+from . import expression, schema
 from .sizes import Kind, sized_by
 from .sources import BUILT_IN, Sources
 
@@ -105,9 +104,6 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
-
-
 def parse(text: str) -> Config:
     """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
     try:
@@ -118,23 +114,13 @@ def parse(text: str) -> Config:
         raise ConfigError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); mend it there."]) from None
     if raw is None:
         raw = {}
-    problems = [_sentence(error) for error in sorted(_VALIDATOR.iter_errors(raw), key=lambda e: e.json_path)]
+    problems = schema.problems(json_schema(), raw, "the file")
     if not problems:
         config = msgspec.convert(raw, Config)
         problems = _meaning(config)
         if not problems:
             return config
     raise ConfigError(problems)
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    where = error.json_path.removeprefix("$").removeprefix(".") or "the file"
-    shown = str(error.instance) if len(str(error.instance)) <= 60 else str(error.instance)[:57] + "…"
-    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
-        known = sorted(error.schema.get("properties", {}))
-        unknown = sorted(set(error.instance) - set(known)) if isinstance(error.instance, dict) else []
-        return f"{where}: unknown key {', '.join(unknown)}; known here are {', '.join(known)}."
-    return f'{where}: "{shown}" is not allowed ({error.validator} {error.validator_value}); change it.'
 
 
 def _meaning(config: Config) -> list[str]:

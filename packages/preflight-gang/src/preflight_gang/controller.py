@@ -1,4 +1,5 @@
-"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events.
+"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events,
+PreflightConfigs into verdicts.
 
 Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that matters: all of it stands in the pods
 and in one ConfigMap a gang, so whoever leads next goes on from there.
@@ -7,7 +8,6 @@ and in one ConfigMap a gang, so whoever leads next goes on from there.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 import anyio
@@ -18,6 +18,7 @@ from preflight_proto.stamp import ContractError, configmap_name
 
 from .audit import Audit
 from .config import Config, sources_of
+from .delivery import TooLarge
 from .kube.client import Client
 from .kube.lease import Leadership
 from .kube.reflector import Change, Reflector
@@ -26,10 +27,11 @@ from .membership import Key, Member, Stage, key_of, member
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .pacing import Pace
+from .policies import Policies
 from .reports import Reports
-from .sealing import Answer, Gang, decide
+from .sealing import Answer, Gang, Record, decide
 from .sizes import Kind
-from .sizing import object_of, size
+from .sizing import Sized, object_of, size
 from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
@@ -58,10 +60,15 @@ class Controller:
         self._config_maps: dict[tuple[str, str], ConfigMap] = {}
         self._host_ports = anyio.Lock()
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
+        self._departed: dict[Key, dict[str, Member]] = {}  # had passed when they went, while it is not written down
+        self._too_large: set[Key] = set()  # told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs: Queue[Key] = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))))
+        self.gangs: Queue[Key] = Queue(
+            "gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))), client.clock
+        )
         self.reports = Reports(client, config, metrics)
         self._audit = Audit(client, config, metrics)
+        self._policies = Policies(client, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
         selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
@@ -83,7 +90,8 @@ class Controller:
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            for run in (*(r.run for r in self._reflectors), self._records.run, self._objects.run, self.reports.mirror):
+            beside = (self._objects.run, self.reports.mirror, self._policies.mirror)
+            for run in (*(r.run for r in self._reflectors), self._records.run, *beside):
                 group.start_soon(run)
 
     @property
@@ -123,9 +131,13 @@ class Controller:
         if before is not None and (stamped is None or stamped[0] != before):
             gang = self._members[before]
             gang.pop(uid, None)
+            if gone and (last := _as_it_was(pod)) is not None:
+                self._departed.setdefault(before, {})[uid] = last
             if not gang:
                 del self._members[before]
                 self._paces.pop(before, None)
+                self._departed.pop(before, None)
+                self._too_large.discard(before)
         if stamped is None:
             return None
         key, stamp = stamped
@@ -133,7 +145,7 @@ class Controller:
         self._members.setdefault(key, {})[uid] = one
         self._key_by_uid[uid] = key
         if one.ip and one.alive:
-            self._paces.setdefault(key, Pace(time.monotonic()))
+            self._paces.setdefault(key, Pace(self._client.clock()))
         self._metrics.gangs.set(len(self._members))
         return key
 
@@ -145,7 +157,14 @@ class Controller:
         else:
             self._keep(change.object)
         if raw := about.annotations.get(names.PREFIX + "gang-id"):
+            self._forget_departed((about.namespace, raw), record_in(self._config_maps.get(place)))
             self.gangs.add((about.namespace, raw))
+
+    def _forget_departed(self, key: Key, record: Record | None) -> None:
+        """Those of whom the record says it, or does not speak."""
+        if (departed := self._departed.get(key)) is not None and record is not None:
+            seats = set() if record.passed else {seat.uid for seat in record.seats}
+            self._departed[key] = {uid: one for uid, one in departed.items() if uid in seats}
 
     def _keep(self, found: ConfigMap) -> None:
         """The newer of what is known and what is found: our own write may be ahead of the watch."""
@@ -176,6 +195,7 @@ class Controller:
             for _ in range(SETTLERS):
                 group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
             group.start_soon(self.reports.lead, writer)
+            group.start_soon(self._policies.lead, writer)
             group.start_soon(self._audit.lead)
 
     def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:
@@ -196,6 +216,7 @@ class Controller:
             record=record_in(self._config_maps.get((namespace, name))),
             owner=self._objects.reference(named[0], namespace, named[1]) if named is not None else None,
             obstacle=obstacle(obstructed_by),
+            departed=tuple(self._departed.get(key, {}).values()),
         )
 
     async def _settle(self, writer: Writer, key: Key) -> float | None:
@@ -209,6 +230,8 @@ class Controller:
             if gang is None:
                 return LOOK_AGAIN
             decision = decide(gang)
+        elif decision.note_pass and not await self._note_pass(writer, key, gang):
+            return LOOK_AGAIN
         again = self._pace(key, gang, decision.answers)
         if not await writer.tell(
             gang, decision.answers, lambda one, roster: self._heard(key, one, roster), self.reports.with_roster
@@ -219,18 +242,40 @@ class Controller:
     async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang | None:
         """The gang as it is after the attempt to seal it; None when it must be looked at again first."""
         place = (gang.namespace, gang.config_map)
-        if any(one.host_network for one in chosen):
-            async with self._host_ports:  # one after the other: the next one sees what this one has taken
-                taken = self._taken({one.node for one in chosen})
-                written = await writer.commit(gang, chosen, self._config_maps.get(place), taken)
-                if written is not None:
-                    self._keep(written)
-        else:
-            written = await writer.commit(gang, chosen, self._config_maps.get(place))
+        try:
+            if any(one.host_network for one in chosen):
+                async with self._host_ports:  # one after the other: the next one sees what this one has taken
+                    taken = self._taken({one.node for one in chosen})
+                    written = await writer.commit(gang, chosen, self._config_maps.get(place), taken)
+                    if written is not None:
+                        self._keep(written)
+            else:
+                written = await writer.commit(gang, chosen, self._config_maps.get(place))
+        except TooLarge as error:
+            if key not in self._too_large:
+                self._too_large.add(key)
+                log.warning("not tested", extra={"about": {"gang": "/".join(key), "error": str(error)}})
+            return msgspec.structs.replace(gang, sized=Sized(skip=str(error)))
         if written is not None:
             self._keep(written)
             self._sealed(key)
             return self.gang(key)
+        return await self._found(writer, key, gang)
+
+    async def _note_pass(self, writer: Writer, key: Key, gang: Gang) -> bool:
+        """Have the record say that its generation has passed; False when the gang must be looked at again first."""
+        at = self._config_maps.get((gang.namespace, gang.config_map))
+        written = await writer.note_pass(gang, at) if at is not None else None
+        if written is None:
+            await self._found(writer, key, gang)
+            return False
+        self._keep(written)
+        self._departed.pop(key, None)
+        return True
+
+    async def _found(self, writer: Writer, key: Key, gang: Gang) -> Gang | None:
+        """After a write of the record that came to nothing: the gang, where a ConfigMap that is not ours is in its way."""
+        place = (gang.namespace, gang.config_map)
         # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the watch may be behind.
         found = await writer.read(gang)
         if found is None:
@@ -264,7 +309,7 @@ class Controller:
                 waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
         if not waiting:
             return None
-        now = time.monotonic()
+        now = self._client.clock()
         turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
         for uid in waiting.keys() - set(turn):
             del answers[uid]
@@ -277,13 +322,25 @@ class Controller:
             members[one.uid] = msgspec.structs.replace(known, roster=roster, told=decode_roster(roster))
 
     def _sealed(self, key: Key) -> None:
+        self._departed.pop(key, None)
         pace = self._paces.pop(key, None)
         if pace is not None:
             owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
             workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
             self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
-                time.monotonic() - pace.since
+                self._client.clock() - pace.since
             )
+
+
+def _as_it_was(pod: Pod) -> Member | None:
+    """The member that a deleted pod was, if it had passed the test of a generation."""
+    try:
+        stamped = key_of(pod)
+    except ContractError:
+        return None
+    last = member(pod, stamped[1]) if stamped is not None else None
+    sealed = last is not None and last.told is not None and last.told.answer == "sealed"
+    return last if last is not None and last.passed and sealed else None
 
 
 def _version(found: ConfigMap) -> int:

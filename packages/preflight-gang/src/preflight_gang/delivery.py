@@ -6,6 +6,7 @@ Pure. The token and the ports are part of the record, so whoever leads when it i
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from .membership import Member
 from .objects import ConfigMap, OwnerReference
 from .sealing import Answer, Gang, Record, Seat
 
-__all__ = ["ROSTER_VERSION", "config_map", "owned_by", "record_of", "roster_patch", "seal"]
+__all__ = ["ROSTER_VERSION", "TooLarge", "config_map", "owned_by", "record_of", "roster_patch", "seal"]
 
 ROSTER_VERSION: Final = 1
 PORT: Final = 29500
@@ -29,6 +30,13 @@ looked for from where a hash says, so that those who are looking at the same tim
 
 _MAX_OWNERS: Final = 16
 _RECORD: Final = "members"
+_ROOM: Final = 1024 * 1024
+"""Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which holds for ConfigMaps, too)."""
+_MOST_UNPACKED: Final = 64 * _ROOM
+
+
+class TooLarge(Exception):
+    """A generation with so many members that no ConfigMap can hold its record."""
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +47,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int
     control_port: int
     members: tuple[Seat, ...]
+    passed: bool = False
 
 
 def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int] = ()) -> Record:
@@ -62,7 +71,8 @@ def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int
 def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, Any]:
     """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next leader.
 
-    ``resource_version`` is that of the ConfigMap to replace, empty for a new one.
+    ``resource_version`` is that of the ConfigMap to replace, empty for a new one. What does not fit is packed or left out, and
+    ``note`` says so. Raises :class:`TooLarge`.
     """
     metadata: dict[str, Any] = {
         "name": gang.config_map,
@@ -73,25 +83,44 @@ def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, A
     }
     if resource_version:
         metadata["resourceVersion"] = resource_version
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **_content(record)}
+
+
+def _content(record: Record) -> dict[str, Any]:
+    """All of the record as one can read it (to about 5,000 members), else packed, else without the list of peers beside it."""
     stored = _Stored(
         v=1,
         token=record.token,
         master_port=record.master_port,
         control_port=record.control_port,
         members=record.seats,
+        passed=record.passed,
     )
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata,
-        "data": {
-            "expected_count": str(len(record.seats)),
-            "generation": str(record.generation),
-            "master_addr": record.seats[0].ip,
-            "peers": "".join(f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)),
-            _RECORD: msgspec.json.encode(stored).decode(),
-        },
+    everyone = len(record.seats)
+    data = {
+        "expected_count": str(everyone),
+        "generation": str(record.generation),
+        "master_addr": record.seats[0].ip,
+        "peers": "".join(f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)),
     }
+    members = msgspec.json.encode(stored)
+    if _fits([*data.values(), members]):
+        return {"data": {**data, _RECORD: members.decode()}}
+    packed = zlib.compress(members, 9)
+    why = f"with {everyone} members it would not fit into a ConfigMap's 1 MiB"
+    data["note"] = f"{_RECORD} is packed (JSON, zlib) under binaryData: {why}."
+    if not _fits([*data.values(), packed]):
+        data["note"] += (
+            " peers is left out for the same reason; each member is told its own part by its pod's annotation."
+        )
+        del data["peers"]
+    if not _fits([*data.values(), packed]):
+        raise TooLarge(f"the record of {everyone} members does not fit into a ConfigMap's 1 MiB")
+    return {"data": data, "binaryData": {_RECORD: packed}}
+
+
+def _fits(values: Sequence[str | bytes]) -> bool:
+    return sum(len(value if isinstance(value, bytes) else value.encode()) for value in values) <= _ROOM
 
 
 def owned_by(found: ConfigMap) -> bool:
@@ -103,8 +132,11 @@ def record_of(found: ConfigMap) -> Record | None:
     """The record in one of our ConfigMaps; None when a hand has made it unreadable."""
     try:
         generation = int(found.data.get("generation", "0"))
-        stored = msgspec.json.decode(found.data[_RECORD], type=_Stored)
-    except (KeyError, ValueError, msgspec.MsgspecError):
+        members: str | bytes = found.data.get(_RECORD, "")
+        if not members:
+            members = zlib.decompressobj().decompress(found.binary_data[_RECORD], _MOST_UNPACKED)
+        stored = msgspec.json.decode(members, type=_Stored)
+    except (KeyError, ValueError, zlib.error, msgspec.MsgspecError):
         return None
     return Record(
         generation=generation,
@@ -112,6 +144,7 @@ def record_of(found: ConfigMap) -> Record | None:
         token=stored.token,
         master_port=stored.master_port,
         control_port=stored.control_port,
+        passed=stored.passed,
     )
 
 

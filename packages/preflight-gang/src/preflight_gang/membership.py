@@ -77,7 +77,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
     ``attempt`` is the restart count of its gang check. ``roster`` is what it was told last, as written, and ``told`` the same read
-    (None where nothing readable is there). ``pod_group`` names the object that knows the size where the stamp could not.
+    (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of the pod since. ``pod_group`` names the object that knows the size where the stamp could not.
     """
 
     uid: str
@@ -91,6 +91,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     why: str
     failure: Failure | None
+    passed: bool
     terminal: bool
     roster: str
     told: Roster | None
@@ -154,6 +155,7 @@ def member(pod: Pod, stamp: Stamp) -> Member:
         stage=stage,
         why=why,
         failure=failure,
+        passed=failure is None and own is not None and own.state.terminated is not None,
         terminal=terminal,
         roster=roster,
         told=_told(roster),

@@ -172,6 +172,7 @@ class Pod(_Object, frozen=True, kw_only=True):
 class ConfigMap(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     data: dict[str, str] = {}
+    binary_data: dict[str, bytes] = {}
 
 
 class NodeMetadata(_Object, frozen=True, kw_only=True):

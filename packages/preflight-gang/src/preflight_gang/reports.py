@@ -6,7 +6,6 @@ from the pod itself.
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,8 +33,8 @@ class Reports:
     """Follows the pods that it is told of; acts while :meth:`lead` runs."""
 
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
-        self._config, self._metrics = config, metrics
-        self.queue: Queue[str] = Queue("uid")
+        self._config, self._metrics, self._clock = config, metrics, client.clock
+        self.queue: Queue[str] = Queue("uid", clock=client.clock)
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
         self._stuck: dict[tuple[str, str], float] = {}  # (uid, check) → since when it is not started
@@ -64,7 +63,7 @@ class Reports:
         stuck = {check for check, _ in stuck_checks(pod, self._config.checks)}
         for check in self._config.checks:
             if check in stuck:
-                self._stuck.setdefault((uid, check), time.monotonic())
+                self._stuck.setdefault((uid, check), self._clock())
             else:
                 self._stuck.pop((uid, check), None)
         if pod.spec.volumes:
@@ -143,7 +142,7 @@ class Reports:
         """Checks that have not been started for too long, and the seconds until the next one will be."""
         waits, late = [], []
         for check, status in stuck_checks(pod, self._config.checks):
-            left = self._stuck.get((pod.metadata.uid, check), time.monotonic()) + PATIENCE - time.monotonic()
+            left = self._stuck.get((pod.metadata.uid, check), self._clock()) + PATIENCE - self._clock()
             if left > 0:
                 waits.append(left)
             else:

@@ -33,18 +33,23 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed generation, as it is committed in the gang's ConfigMap."""
+    """A sealed generation, as it is committed in the gang's ConfigMap.
+
+    ``passed``: one of its members has had the verdict of all. It is written down where the pod that shows it goes before the others
+    have read theirs.
+    """
 
     generation: int
     seats: tuple[Seat, ...]
     token: str
     master_port: int
     control_port: int
+    passed: bool = False
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
-    nothing can be committed for it, if so."""
+    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen."""
 
     namespace: str
     id: str
@@ -54,6 +59,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     record: Record | None = None
     owner: OwnerReference | None = None
     obstacle: str = ""
+    departed: tuple[Member, ...] = ()
 
     @property
     def generation(self) -> int:
@@ -73,9 +79,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """``seal``: the members of the next generation by rank, when it can be sealed now. ``answers`` by uid, for every live member."""
+    """``seal``: the members of the next generation by rank, when it can be sealed now. ``note_pass``: the record is to say that its
+    generation has passed. ``answers`` by uid, for every live member."""
 
     seal: tuple[Member, ...] = ()
+    note_pass: bool = False
     answers: dict[str, Answer] = {}
 
 
@@ -85,9 +93,9 @@ def decide(gang: Gang) -> Decision:
     While ``seal`` is set the answers are left out: they follow once the record is committed.
     """
     alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
-    playing, over = _generation(gang)
+    playing, over, note_pass = _generation(gang)
     if playing and not over:
-        return Decision(answers=_sealed(gang, alive))
+        return Decision(answers=_sealed(gang, alive), note_pass=note_pass)
     generation = gang.generation
     # Who runs with the others of a generation that is over ends with them, with one cause; the rest form the next one.
     answers = {uid: Answer(answer="fail", generation=generation, reason=over) for uid in playing}
@@ -104,28 +112,32 @@ PEER_FAILED: Final = "PEER_FAILED"
 _READY = frozenset({Stage.CHECKING, Stage.WAITING})
 
 
-def _generation(gang: Gang) -> tuple[frozenset[str], str]:
-    """Who of the record is still on its way to the test or in it, and why the generation is over (empty while it is not).
+def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
+    """Who of the record is still on its way to the test or in it; why the generation is over (empty while it is not); whether it is
+    to be written down that it has passed.
 
-    One member that has passed has had the verdict of all: from then on nothing that happens to the others changes it.
+    One member that has passed has had the verdict of all: from then on nothing that happens to the others changes it, nor that
+    its pod is deleted.
     """
     if gang.record is None:
-        return frozenset(), ""
-    by_uid = {m.uid: m for m in gang.members}
-    playing, passed, causes = set(), False, []
+        return frozenset(), "", False
+    by_uid = {m.uid: m for m in (*gang.departed, *gang.members)}
+    staying = {m.uid for m in gang.members if m.stage is Stage.PASSED}
+    playing, passed, leaving, causes = set(), gang.record.passed, False, []
     for seat in gang.record.seats:
         now = by_uid.get(seat.uid)
-        if now is not None and now.stage is Stage.PASSED and now.attempt == seat.attempt:
+        if now is not None and now.passed and now.attempt == seat.attempt:
             passed = True
+            leaving = leaving or now.uid not in staying
         elif (cause := _departed(seat, now)) is not None:
             causes.append(cause)
         else:
             playing.add(seat.uid)
     if passed or not causes:
-        return frozenset(playing), ""
+        return frozenset(playing), "", leaving and not gang.record.passed
     # Of those only who has begun the test itself has joined; the others can still be told anew.
     joined = frozenset(uid for uid in playing if by_uid[uid].stage is Stage.WAITING)
-    return joined, min(causes)[1]
+    return joined, min(causes)[1], False
 
 
 def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:

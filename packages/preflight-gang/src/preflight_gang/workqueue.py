@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
@@ -12,6 +11,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from .kube.client import Fenced, KubeError
+from .kube.clock import Clock
 
 __all__ = ["Queue"]
 
@@ -26,8 +26,8 @@ class Queue(Generic[K]):
     ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next, however often it changes.
     """
 
-    def __init__(self, what: str, rest: Callable[[K], float] = lambda _: 0.0) -> None:
-        self._what, self._rest = what, rest
+    def __init__(self, what: str, rest: Callable[[K], float] = lambda _: 0.0, clock: Clock | None = None) -> None:
+        self._what, self._rest, self._clock = what, rest, clock or Clock()
         self._ready: dict[K, None] = {}  # a set in the order of coming
         self._busy: set[K] = set()
         self._later: list[tuple[float, int, K]] = []
@@ -42,7 +42,7 @@ class Queue(Generic[K]):
     def add_after(self, key: K, seconds: float) -> None:
         """Have ``key`` looked at in ``seconds``."""
         self._serial += 1
-        heapq.heappush(self._later, (time.monotonic() + seconds, self._serial, key))
+        heapq.heappush(self._later, (self._clock() + seconds, self._serial, key))
         self._ring()
 
     def _ring(self) -> None:
@@ -77,7 +77,7 @@ class Queue(Generic[K]):
 
     async def _take(self) -> K:
         while True:
-            now = time.monotonic()
+            now = self._clock()
             while self._later and self._later[0][0] <= now:
                 self._ready[heapq.heappop(self._later)[2]] = None
             for key in self._ready:

@@ -40,10 +40,24 @@ class Writer:
 
         ``taken`` are ports of other gangs on its nodes.
 
-        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`.
+        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`, and :class:`TooLarge`.
         """
         record = seal(gang, chosen, secrets.token_hex(32), taken)
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
+        if (written := await self._record(gang, body, at)) is None:
+            return None
+        about = {"gang": f"{gang.namespace}/{gang.id}", "generation": record.generation, "members": len(chosen)}
+        note = body["data"].get("note")
+        log.info("sealed", extra={"about": about | ({"note": note} if note else {})})
+        return written
+
+    async def note_pass(self, gang: Gang, at: ConfigMap) -> ConfigMap | None:
+        """Write down that the generation has passed; None when somebody else has written first. Raises :class:`KubeError`."""
+        assert gang.record is not None
+        record = msgspec.structs.replace(gang.record, passed=True)
+        return await self._record(gang, config_map(gang, record, at.metadata.resource_version), at)
+
+    async def _record(self, gang: Gang, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
             if at is None:
@@ -54,16 +68,6 @@ class Writer:
             self._count("configmap", "conflict")
             return None
         self._count("configmap", "written")
-        log.info(
-            "sealed",
-            extra={
-                "about": {
-                    "gang": f"{gang.namespace}/{gang.id}",
-                    "generation": record.generation,
-                    "members": len(chosen),
-                }
-            },
-        )
         return msgspec.json.decode(written, type=ConfigMap)
 
     async def read(self, gang: Gang) -> ConfigMap | None:
@@ -131,15 +135,25 @@ class Writer:
         """Create an Event: True when it is new, False when it was there already, None when it could not be written."""
         try:
             await self._client.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
-        except Conflict:
-            return False
         except NotFound:  # the namespace has gone, and the pod with it
             return False
         except KubeError as error:
+            if isinstance(error, Conflict) and error.reason == "AlreadyExists":
+                return False
             self._count("event", "failed")
             log.warning("an Event could not be written", extra={"about": {"error": str(error)}})
             return None
         self._count("event", "written")
+        return True
+
+    async def status(self, path: str, body: dict[str, Any]) -> bool:
+        """Write an object's status: False when it is another version by now, or gone. Raises :class:`KubeError`."""
+        try:
+            await self._client.replace(f"{path}/status", body)
+        except (Conflict, NotFound):
+            self._count("status", "conflict")
+            return False
+        self._count("status", "written")
         return True
 
     def _count(self, kind: str, result: str) -> None:

@@ -15,6 +15,8 @@ from .decision import Decision
 from .lookups import Lookups, Unavailable
 from .metrics import CONTENT_TYPE, Metrics
 from .objects import Request
+from .policies import Policies, Policy
+from .policy import effective
 
 __all__ = ["Admission", "Plain", "State"]
 
@@ -41,8 +43,25 @@ class State:
     config: Config
     metrics: Metrics = field(default_factory=Metrics)
     lookups: Lookups | None = None
-    ready: bool = False
+    policies: Policies | None = None
+    started: bool = False
     stopping: bool = False
+
+    def unready(self) -> str:
+        """Why requests should go elsewhere; empty where they need not. Once ready, only stopping ends it."""
+        if self.stopping:
+            return "stopping"
+        if not self.started:
+            return "starting"
+        if self.policies is not None and self.config.preflight_configs.enabled and not self.policies.synced:
+            return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+        return ""
+
+    def policy(self, namespace: str) -> Policy | None:
+        """What the namespace has set for itself, as far as it counts."""
+        if self.policies is None or not self.config.preflight_configs.enabled:
+            return None
+        return self.policies.of(namespace)
 
 
 class _Refused(Exception):
@@ -74,6 +93,8 @@ class Admission:
             request = review.decode_review(body)
             uid = request.uid
             config, confined = self.state.config, scope["path"] == CONFINED_PATH
+            if (policy := self.state.policy(request.namespace)) is not None:
+                config = effective(config, policy.spec)
             decision = admission.decide(request.object, request.namespace, config, confined=confined)
             if decision.needs:
                 claims = await self._claims(request.namespace, decision.needs)
@@ -99,7 +120,7 @@ class Admission:
         metrics.decided(decision.label, time.perf_counter() - started)
         metrics.bytes_read += len(body)
         metrics.bytes_sent += len(answer)
-        _tell(metrics, request, decision)
+        _tell(metrics, request, decision, policy)
         await _respond(send, 200, answer, _JSON, last=self.state.stopping)
 
     async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
@@ -128,13 +149,8 @@ class Plain:
         if path == "/healthz":
             await _respond(send, 200, b"ok\n", _TEXT)
         elif path == "/readyz":
-            ready = self.state.ready and not self.state.stopping
-            await _respond(
-                send,
-                200 if ready else 503,
-                b"ok\n" if ready else b"stopping\n" if self.state.stopping else b"starting\n",
-                _TEXT,
-            )
+            why = self.state.unready()
+            await _respond(send, 503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
         elif path == "/metrics":
             await _respond(send, 200, self.state.metrics.text(), (b"content-type", CONTENT_TYPE.encode()))
         else:
@@ -180,7 +196,7 @@ async def _respond(
     await send({"type": "http.response.body", "body": body})
 
 
-def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
+def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy | None) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
     if decision.stamp is not None:
@@ -198,6 +214,8 @@ def _tell(metrics: Metrics, request: Request, decision: Decision) -> None:
     }
     if decision.stamp is not None:
         about["gang"] = decision.stamp.id
+    if policy is not None:
+        about["preflight_config"] = policy.name
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
     logs.line("info" if told else "debug", decision.message, about)

@@ -3,7 +3,7 @@
 One Secret holds what is served (``tls.crt``, ``tls.key``) and what is to be trusted (``ca.crt``); the CA bundle of
 every entry of the webhook configuration follows ``ca.crt``. Running it again changes nothing until two thirds of the
 certificate's life are over. The order of writes leaves no gap: a new authority is published first, its certificate is
-stored next, and only then are bundles set to exactly what the Secret says.
+stored when API servers have had time to see it, and only then are bundles set to exactly what the Secret says.
 
 The Secret is this command's own, not the Helm release's, so an upgrade leaves it alone. It is owned by the
 ServiceAccount that made it and is therefore garbage-collected when the release's ServiceAccount is removed.
@@ -84,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="how long to wait for the MutatingWebhookConfiguration to appear (%(default)s s)",
     )
+    parser.add_argument(
+        "--settle-seconds",
+        type=float,
+        default=5,
+        help="how long API servers get to see a new authority before its certificate is stored (%(default)s s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         connected = connection()
         with Client(connected) as client:
-            stored = keep(client, target, owner=_service_account(connected, target.namespace))
+            owner = _service_account(connected, target.namespace)
+            stored = keep(client, target, owner=owner, settle_seconds=args.settle_seconds)
             publish(client, target, stored, wait_seconds=args.wait_seconds)
     except KubeError as error:
         print(f"preflight-webhook certs: {error}", file=sys.stderr)
@@ -103,10 +110,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def keep(client: Client, target: Target, *, owner: Object | None = None, now: datetime | None = None) -> Material:
+def keep(
+    client: Client,
+    target: Target,
+    *,
+    owner: Object | None = None,
+    now: datetime | None = None,
+    settle_seconds: float = 0,
+) -> Material:
     """Make sure that the Secret holds good material, and return it.
 
-    ``owner``: the ownerReference that the Secret must carry, if any. Raises KubeError.
+    ``owner``: the ownerReference that the Secret must carry, if any. ``settle_seconds``: between the new authority in the bundles
+    and its certificate in the Secret. Raises KubeError.
     """
 
     def attempt() -> Material:
@@ -128,7 +143,9 @@ def keep(client: Client, target: Target, *, owner: Object | None = None, now: da
                 return stored
             case Renew(reason=reason, trusted=trusted):
                 fresh = issue(target.names, target.lifetime, moment, trusted)
-                _set_bundles(client, target, lambda present: union(present, fresh.authorities))
+                published = _set_bundles(client, target, lambda present: union(present, fresh.authorities))
+                if published and stored is not None:  # else there is nobody to tell, or nothing is served yet
+                    time.sleep(settle_seconds)
                 _write(client, target, secret, fresh, owner)
                 log.info("Secret %s/%s has a new certificate: %s", target.namespace, target.secret, reason)
                 return fresh

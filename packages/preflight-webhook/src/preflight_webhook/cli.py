@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from preflight_proto import policy
+
 from .claims import detects
 from .config import Config, ConfigError, json_schema, parse
 from .configfile import read
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--file",
         action="append",
         metavar="FILE",
-        help="a Pod, Job, JobSet, … as YAML or JSON, with the claims and Namespaces that it needs (again for more files); - is stdin",
+        help="a Pod, Job, JobSet, … as YAML or JSON, with the claims, Namespaces and PreflightConfigs that it needs (again for more files); - is stdin",
     )
     given.add_argument(
         "--live", metavar="KIND/NAME", help=f"an object of the cluster of KUBECONFIG: {', '.join(KINDS)}"
@@ -204,6 +206,9 @@ def _from_cluster(wanted: str, namespace: str, config: Config) -> list[Found]:
             raise ValueError(f"{kind} {name}: not in namespace {namespace}; look at its name, or set -n.")
         around = client.get(f"/api/v1/namespaces/{namespace}") or {}
         objects = [{**item, "kind": kind}, {**around, "kind": "Namespace"}]
+        if config.preflight_configs.enabled:
+            listed = client.get(policy.path(namespace)) or {}
+            objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
         found = found_in(objects, wanted)
         if detects(config):
             found = [one._replace(claims=needed(one, client.get)) for one in found]

@@ -14,6 +14,7 @@ from msgspec import Meta
 from preflight_proto import gang_source, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
+from preflight_proto.policy import Enforcement, Method, OptIn
 
 from .quantities import parse_quantity
 
@@ -63,7 +64,7 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     enabled: bool = True
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     required: bool = False
-    enforcement: Literal["enforce", "observe"] = "enforce"
+    enforcement: Enforcement = "enforce"
     on_inconclusive: Literal["block", "allow"] | None = None
     timeout: str = ""
     gang: bool = False
@@ -120,9 +121,9 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
     configuration knows; they are asked first.
     """
 
-    method: Literal["auto", "workloadRef", "volcano", "coscheduling", "kai", "kueue", "labels"] = "auto"
+    method: Method = "auto"
     labels: GangLabels = GangLabels()
-    opt_in: tuple[Literal["kubeflow", "lws", "jobset", "grove", "kueueWorkload", "job"], ...] = ()
+    opt_in: tuple[OptIn, ...] = ()
     owner_schedulers: Names = ("kai-scheduler",)
     parallel_stateful_sets: bool = False
     sources: Annotated[tuple[GangSource, ...], Meta(max_length=32)] = ()
@@ -167,6 +168,12 @@ class PodSelection(_Section, frozen=True, kw_only=True):
     enabled: bool = False
 
 
+class PreflightConfigs(_Section, frozen=True, kw_only=True):
+    """``enabled``: what namespaces set for themselves, and the gang controller has accepted, is followed."""
+
+    enabled: bool = True
+
+
 class Config(_Section, frozen=True, kw_only=True):
     """What `preflight-webhook serve --config FILE` reads."""
 
@@ -184,6 +191,7 @@ class Config(_Section, frozen=True, kw_only=True):
     platform_connector: PlatformConnector = PlatformConnector()
     processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = "EXECUTE_REMEDIATION"
     pod_selection: PodSelection = PodSelection()
+    preflight_configs: PreflightConfigs = PreflightConfigs()
     unresolved_claims: Literal["deny", "allow", "inject"] = "deny"
     on_pod_security_conflict: Literal["deny", "report-off"] = "deny"
     provider_init: Names = ()

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from msgspec import to_builtins
 from preflight_proto.durations import format_duration
+from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
 from .admission import decide
 from .config import Config
@@ -18,6 +19,7 @@ from .decision import Decision
 from .delay import longest
 from .inheritance import held_back, loads_code
 from .patch import applied
+from .policy import effective, in_force
 from .review import BadReview
 from .workloads import Found, Object
 
@@ -29,6 +31,7 @@ _END = "\33[0m"
 
 def explain(found: Found, config: Config, form: str, *, coloured: bool = False, brief: bool = False) -> str:
     """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises :class:`ValueError` when the pod cannot be read."""
+    config, own = _of_namespace(found, config)
     try:
         body = json.dumps(found.pod).encode()
         decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
@@ -37,7 +40,7 @@ def explain(found: Found, config: Config, form: str, *, coloured: bool = False, 
     delays = {check.name: longest(check, config) for check in config.checks if check.name in decision.checks}
     warnings = [*decision.warnings, *_unseen(decision), *_code(found.pod, decision, config)]
     if form == "text":
-        lines = [*_lines(found, decision, delays, warnings)]
+        lines = [*_lines(found, decision, delays, own, warnings)]
         if decision.patch and not brief:
             lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
         return "\n".join(lines)
@@ -49,8 +52,29 @@ def explain(found: Found, config: Config, form: str, *, coloured: bool = False, 
     fields["warnings"] = warnings
     fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
     fields["gang"] = to_builtins(decision.stamp)
+    fields["preflight_config"] = own or None
     told = {"object": found.what, **fields, "worst_case_start_delay_seconds": sum(delays.values())}
     return json.dumps(told, indent=2) if form == "json" else _yaml(told)
+
+
+def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
+    """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none where there are none."""
+    items = found.policies
+    if not items:
+        return config, ""
+    if not config.preflight_configs.enabled:
+        return config, f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration"
+    if len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions:  # as people write it in a file
+        chosen, how = items[0], "as if the gang controller had accepted it"
+    elif (one := in_force(items)) is not None:
+        chosen, how = one, "in force"
+    else:
+        why = [f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})" for item in items]
+        return config, f"no {KIND} is in force: {', '.join(why)}"
+    try:
+        return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
+    except ContractError as error:
+        raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; mend it there.") from None
 
 
 def _unseen(decision: Decision) -> Iterator[str]:
@@ -81,8 +105,10 @@ def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
             yield f"{name} is not passed on to the checks, as it loads code; list the very name in ncclEnvPatterns to have it"
 
 
-def _lines(found: Found, decision: Decision, delays: dict[str, float], warnings: list[str]) -> Iterator[str]:
+def _lines(found: Found, decision: Decision, delays: dict[str, float], own: str, warnings: list[str]) -> Iterator[str]:
     yield f"{found.what}: {decision.result}"
+    if own:
+        yield f"  by: {own}"
     yield f"  why: {decision.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"

@@ -95,7 +95,7 @@ class Inherited:
         self.unseen = unseen
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)  # namespaces may differ
 def inheriting(config: Config) -> bool:
     """Whether any check inherits at all: else nobody looks at environments and mounts."""
     return any(any(_patterns(check, config)) for check in config.checks)

@@ -34,6 +34,10 @@ class KubeError(Exception):
         self.status = status
 
 
+class NoCluster(KubeError):
+    """There is no API server to ask: this is no pod, and no kubeconfig is named."""
+
+
 class Conflict(KubeError):
     """Somebody else wrote the object first: read it again."""
 
@@ -51,13 +55,14 @@ def connection(environ: Mapping[str, str] = os.environ, service_account: Path = 
     """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount.
 
     Raises:
-        KubeError: when neither is there or what is there cannot be used.
+        NoCluster: when neither is there.
+        KubeError: when what is there cannot be used.
     """
     if path := environ.get("KUBECONFIG"):
         return _from_kubeconfig(Path(path))
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise KubeError("KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+        raise NoCluster("KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file.")
     try:
         token = (service_account / "token").read_text().strip()
         verify = ssl.create_default_context(cafile=str(service_account / "ca.crt"))

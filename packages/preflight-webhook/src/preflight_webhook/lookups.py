@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -59,29 +60,31 @@ class Lookups:
         self._version: tuple[float, str | None] = (0.0, None)
 
     async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None]:
-        """What each asks for; None for one that does not exist. Raises :class:`Unavailable`."""
-        wanted = list(refs)
-        found = await asyncio.gather(*(self._one(namespace, ref) for ref in wanted), return_exceptions=True)
+        """What each asks for; None for one that does not exist. Raises :class:`Unavailable`.
+
+        Where all are known it does not wait: other requests do not get in between.
+        """
         known: dict[Ref, Claim | None] = {}
-        for ref, one in zip(wanted, found, strict=True):
-            if isinstance(one, BaseException):
-                raise one
-            known[ref] = one
+        unknown = []
+        for ref in refs:
+            kept = self._kept.get((namespace, ref))
+            if kept is None or kept[0] <= self._clock():
+                unknown.append(ref)
+                continue
+            self._kept.move_to_end((namespace, ref))
+            self._metrics.lookups.labels("known").inc()
+            known[ref] = kept[1]
+        if unknown:
+            asked = [self._together((namespace, ref), partial(self._fetch, namespace, ref)) for ref in unknown]
+            for ref, one in zip(unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+                if isinstance(one, BaseException):
+                    raise one
+                known[ref] = one
         return known
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
-
-    async def _one(self, namespace: str, ref: Ref) -> Claim | None:
-        key = (namespace, ref)
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] > self._clock():
-            self._kept.move_to_end(key)
-            self._metrics.lookups.labels("known").inc()
-            return kept[1]
-        claim: Claim | None = await self._together(key, lambda: self._fetch(namespace, ref))
-        return claim
 
     async def _together(self, key: object, ask: Callable[[], Any]) -> Any:
         """The one answer for all who wait for it; it goes on when one of them gives up."""

@@ -94,6 +94,16 @@ class Metrics:
             registry=self.registry,
         )
         self.claims_kept = Gauge("preflight_webhook_claims_kept", "Resource claims in memory.", registry=self.registry)
+        self.policies = Gauge(
+            "preflight_webhook_preflight_configs",
+            "Namespaces in which a PreflightConfig is in force.",
+            registry=self.registry,
+        )
+        self.policies_behind = Gauge(
+            "preflight_webhook_preflight_configs_behind",
+            "1 while PreflightConfigs cannot be read; those seen last hold.",
+            registry=self.registry,
+        )
         self.members = Counter(
             "preflight_gang_members", "Members of gangs, by what told their gang.", ["source"], registry=self.registry
         )

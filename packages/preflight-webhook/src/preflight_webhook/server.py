@@ -18,9 +18,11 @@ import uvloop
 
 from . import kube
 from .app import Admission, Plain, State
+from .config import Config
 from .configfile import ConfigFile
 from .lookups import Lookups
 from .metrics import Metrics
+from .policies import Policies
 from .tls import Certificate
 
 __all__ = ["Options", "PortTaken", "serve"]
@@ -124,7 +126,7 @@ async def _serve(
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
-    state.lookups = Lookups(kube.connection, state.metrics)
+    state.lookups, state.policies = Lookups(kube.connection, state.metrics), Policies(kube.connection, state.metrics)
     admission = _Server(
         uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
     )
@@ -176,15 +178,9 @@ async def _serve(
     watchers = [asyncio.create_task(watch_files()), asyncio.create_task(cut_off_stalled())]
     while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
         await asyncio.sleep(0.01)
-    state.ready = True
-    ports = [s.getsockname()[1] for s in sockets]
-    checks = ", ".join(check.name for check in state.config.checks) or "no check"
-    log.info(
-        "serving admission on port %d and health and metrics on port %d; injecting %s",
-        *ports,
-        checks,
-        extra={"about": {"ports": ports}},
-    )
+    state.started = True
+    _announce(state.config, [s.getsockname()[1] for s in sockets])
+    watchers.append(asyncio.create_task(state.policies.run(lambda: state.config.preflight_configs.enabled)))
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -192,3 +188,13 @@ async def _serve(
             watcher.cancel()
         await state.lookups.close()
         log.info("stopped")
+
+
+def _announce(config: Config, ports: list[int]) -> None:
+    checks = ", ".join(check.name for check in config.checks) or "no check"
+    log.info(
+        "serving admission on port %d and health and metrics on port %d; injecting %s",
+        *ports,
+        checks,
+        extra={"about": {"ports": ports}},
+    )

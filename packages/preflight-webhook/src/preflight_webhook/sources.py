@@ -230,7 +230,7 @@ SOURCES: Final = BUILT_IN
 """Every word that a stamp's ``source`` can be, beside the names of configured ones."""
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)  # namespaces may differ
 def sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
     own = [configured(one) for one in config.sources]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import yaml
+from preflight_proto.policy import KIND as POLICY
+from preflight_proto.policy import PreflightConfig
 
 from . import claims
 from .claims import Claim, Ref
@@ -43,13 +46,15 @@ _CONFINING: Final = frozenset({"baseline", "restricted"})
 
 
 class Found(NamedTuple):
-    """One pod or pod template. ``claims``: what is known of those that it names; ``confined``: its namespace allows no hostPath."""
+    """One pod or pod template. ``claims``: what is known of those that it names; ``confined``: its namespace allows no hostPath;
+    ``policies``: the PreflightConfigs of its namespace."""
 
     what: str
     namespace: str
     pod: Object
     claims: dict[Ref, Claim | None]
     confined: bool
+    policies: tuple[PreflightConfig, ...] = ()
 
 
 def documents(text: str, where: str) -> list[Object]:
@@ -66,17 +71,20 @@ def documents(text: str, where: str) -> list[Object]:
 
 
 def found_in(objects: Iterable[Object], where: str) -> list[Found]:
-    """The pods that the objects make. Claims, templates and namespaces among them are taken into account.
+    """The pods that the objects make. Claims, templates, namespaces and PreflightConfigs among them are taken into account.
 
     Raises :class:`ValueError` with one sentence when there is no pod.
     """
     objects = list(objects)
     known: dict[tuple[str, Ref], Claim | None] = {}
+    policies: dict[str, list[PreflightConfig]] = {}
     confined = set()
     for item in objects:
         namespace, name = _place(item)
         if item.get("kind") in {"ResourceClaim", "ResourceClaimTemplate"}:
             known[namespace, Ref(f"{item['kind'].lower()}s", name)] = claims.read(item)
+        elif item.get("kind") == POLICY:
+            policies.setdefault(namespace, []).append(_policy(item, name))
         level = ((item.get("metadata") or {}).get("labels") or {}).get("pod-security.kubernetes.io/enforce")
         if item.get("kind") == "Namespace" and level in _CONFINING:
             confined.add(name)
@@ -86,7 +94,7 @@ def found_in(objects: Iterable[Object], where: str) -> list[Found]:
         here = {ref: claim for (at, ref), claim in known.items() if at == namespace}
         for suffix, pod in _pods(item):
             what = f"{item.get('kind')} {name or '(no name)'}{suffix}"
-            found.append(Found(what, namespace, pod, here, namespace in confined))
+            found.append(Found(what, namespace, pod, here, namespace in confined, tuple(policies.get(namespace, ()))))
     if not found:
         kinds = ", ".join(sorted({str(item.get("kind")) for item in objects})) or "nothing"
         raise ValueError(f"{where}: no pod in it (found {kinds}); give a Pod or one of {', '.join(_PATHS)}.")
@@ -110,6 +118,13 @@ def needed(found: Found, get: Callable[[str], Object | None]) -> dict[Ref, Claim
         made = next((one for one in there if one is not None), None)
         known[ref] = None if made is None else claims.read(made)
     return known
+
+
+def _policy(item: Object, name: str) -> PreflightConfig:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(item), type=PreflightConfig)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{POLICY} {name or '(no name)'}: cannot be read ({error}); mend it there.") from None
 
 
 def _place(item: Object) -> tuple[str, str]:

@@ -18,8 +18,11 @@ import anyio
 import httpx
 import msgspec
 
+from .clock import Clock
 from .connection import Connection
+from .door import Door
 from .errors import Conflict, Fenced, Gone, Invalid, KubeError, NotFound, PreconditionFailed
+from .line import Answer, Broken
 from .transport import Lines
 
 __all__ = [
@@ -95,21 +98,30 @@ class Client:
     """Use as an asynchronous context manager, within one event loop.
 
     ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
-    (seconds) bounds each step of a request: connect, send, and the wait for the next bytes.
+    (seconds) bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for all that is done with it.
 
     Reads are repeated, ``READ_ATTEMPTS`` times in all, when the connection fails or the server answers 429 or 503
-    with Retry-After. Writes never are: whoever writes must look again whether the write is still right.
+    with Retry-After. Writes never are: whoever writes must look again whether the write is still right. But where the
+    server has asked for a pause, nothing is sent before it is over, reads and writes alike.
     """
 
     def __init__(
-        self, target: Connection, *, concurrency: int = 32, timeout: float = 30.0, agent: str = "preflight-gang"
+        self,
+        target: Connection,
+        *,
+        concurrency: int = 32,
+        timeout: float = 30.0,
+        agent: str = "preflight-gang",
+        clock: Clock | None = None,
     ) -> None:
         self.target = target
         self.requests = Requests()
         self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
         self._slots = anyio.Semaphore(concurrency)
+        self.clock = clock or Clock()
+        self._door = Door(self.clock)
         self._may_write: Callable[[], bool] | None = None
-        self._lines = Lines(target, agent, timeout)
+        self._lines = Lines(target, agent, timeout, self.clock)
 
     async def __aenter__(self) -> Client:
         return self
@@ -121,7 +133,7 @@ class Client:
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
-        made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent)
+        made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent, clock=self.clock)
         made.requests = self.requests
         return made
 
@@ -184,6 +196,7 @@ class Client:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
         }
+        await self._door.open()
         self.requests.count["watch"] += 1
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
         http = self._lines.streams
@@ -191,6 +204,7 @@ class Client:
             answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
             if answer.is_error:
                 await answer.aread()
+                self._asked_to_wait(answer)
                 raise _refusal(answer, f"watch {path}")
         except httpx.HTTPError as error:
             raise self._silence(f"watch {path}", error) from error
@@ -235,17 +249,19 @@ class Client:
     async def _read(self, verb: str, path: str, params: Params | None) -> bytes:
         for attempt in range(1, READ_ATTEMPTS + 1):
             try:
-                async with self._slots, self._lines.one() as http:
-                    self.requests.count[verb] += 1
-                    answer = await http.get(path, params=params)
-            except httpx.HTTPError as error:
-                if attempt == READ_ATTEMPTS or not isinstance(error, httpx.TransportError):
+                async with self._slots:
+                    with self._lines.one() as line:
+                        await self._door.open()
+                        self.requests.count[verb] += 1
+                        answer = await line.request("GET", path, params=params)
+            except Broken as error:
+                if attempt == READ_ATTEMPTS:
                     raise self._silence(f"{verb} {path}", error) from error
                 pause = 0.1 * 2**attempt
             else:
                 if answer.is_success:
                     return answer.content
-                wait = _retry_after(answer)
+                wait = self._asked_to_wait(answer)
                 if attempt == READ_ATTEMPTS or wait is None:
                     raise _refusal(answer, f"{verb} {path}")
                 pause = wait
@@ -256,25 +272,31 @@ class Client:
         self, verb: str, method: str, path: str, body: object | None, kind: str = "application/json"
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
-        async with self._slots, self._lines.one() as http:
-            if self._may_write is not None and not self._may_write():
-                raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
-            self.requests.count[verb] += 1
-            self.requests.bytes[verb] += len(data)
-            try:
-                answer = await http.request(
-                    method, path, content=data or None, headers={"Content-Type": kind} if data else None
-                )
-            except httpx.HTTPError as error:
-                raise self._silence(f"{verb} {path}", error) from error
+        async with self._slots:
+            with self._lines.one() as line:
+                await self._door.open()
+                if self._may_write is not None and not self._may_write():
+                    raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
+                self.requests.count[verb] += 1
+                self.requests.bytes[verb] += len(data)
+                try:
+                    answer = await line.request(method, path, content=data, kind=kind if data else "")
+                except Broken as error:
+                    raise self._silence(f"{verb} {path}", error) from error
         if answer.is_success:
             return answer.content
+        self._asked_to_wait(answer)
         raise _refusal(answer, f"{verb} {path}", json_patch=kind == "application/json-patch+json")
 
-    def _silence(self, what: str, error: httpx.HTTPError) -> KubeError:
-        return KubeError(
-            f"{self.target.server}: no answer to {what} ({type(error).__name__} {error}); is it reachable?"
-        )
+    def _asked_to_wait(self, answer: httpx.Response | Answer) -> float | None:
+        """Seconds that the server asks us to wait before the next attempt; until then the door is shut."""
+        if (seconds := _retry_after(answer)) is not None:
+            self._door.shut(seconds)
+        return seconds
+
+    def _silence(self, what: str, error: httpx.HTTPError | Broken) -> KubeError:
+        said = str(error) if isinstance(error, Broken) else f"{type(error).__name__} {error}"
+        return KubeError(f"{self.target.server}: no answer to {what} ({said}); is it reachable?")
 
 
 _FRAME: Final = msgspec.json.Decoder(_Frame)
@@ -299,21 +321,21 @@ def _event(line: bytes, decoder: msgspec.json.Decoder[T], path: str) -> Event[T]
     return Event(kind, None if kind == "BOOKMARK" else _decoded(decoder, frame.object, path), version)
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
+def _retry_after(answer: httpx.Response | Answer) -> float | None:
     """Seconds that the server asks us to wait before the next attempt."""
     if answer.status_code not in {429, 503}:
         return None
     try:
-        return min(max(float(answer.headers["Retry-After"]), 0.1), 30.0)
+        return min(max(float(answer.headers["retry-after"]), 0.1), 30.0)
     except (KeyError, ValueError):
         return None
 
 
-def _refusal(answer: httpx.Response, what: str, *, json_patch: bool = False) -> KubeError:
+def _refusal(answer: httpx.Response | Answer, what: str, *, json_patch: bool = False) -> KubeError:
     try:
         status = _STATUS.decode(answer.content)
     except msgspec.DecodeError:
-        status = _Status(message=answer.text[:200].strip())
+        status = _Status(message=answer.content[:800].decode(errors="replace")[:200].strip())
     return _error(what, answer.status_code, status, json_patch=json_patch)
 
 

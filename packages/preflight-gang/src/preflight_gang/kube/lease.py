@@ -36,10 +36,10 @@ class _Lost(Exception):
 class Leadership:
     """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
 
-    def __init__(self, epoch: int, until: float) -> None:
+    def __init__(self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.epoch = epoch
         """Rises by one with each acquisition, whoever acquires (``leaseTransitions`` of the Lease)."""
-        self._until = until
+        self._until, self._clock = until, clock
 
     def valid(self) -> bool:
         """Whether nobody else can have acquired the lease yet; ask right before each write.
@@ -47,7 +47,7 @@ class Leadership:
         True as long as the last successful renewal was sent less than the lease's duration ago. Time during which
         this process was stopped counts. Once the leadership has ended, never True again.
         """
-        return time.monotonic() < self._until
+        return self._clock() < self._until
 
     def _renewed(self, until: float) -> None:
         self._until = until
@@ -98,7 +98,7 @@ class _Candidate:
     def __init__(
         self, client: Client, path: str, identity: str, *, duration: float, deadline: float, retry: float
     ) -> None:
-        self._client, self._path, self._identity = client, path, identity
+        self._client, self._path, self._identity, self._clock = client, path, identity, client.clock
         self._duration, self._deadline, self._retry = duration, deadline, retry
         self._lease: dict[str, Any] = {}  # as last seen or written; sent back whole, so that labels stay
         self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)  # holder's last sign of life, when we saw it
@@ -132,22 +132,22 @@ class _Candidate:
                 return None  # deleted under a holder who may not know it yet
             epoch = self._epoch()
             leases, _, name = self._path.rpartition("/")
-            sent = time.monotonic()
+            sent = self._clock()
             made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(epoch)})
             self._lease = msgspec.json.decode(made)
-            return Leadership(epoch, sent + self._duration)
+            return Leadership(epoch, sent + self._duration, self._clock)
         spec = self._lease.get("spec") or {}
         sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if sign != self._seen[0]:
-            self._seen = (sign, time.monotonic())
+            self._seen = (sign, self._clock())
         if self._another_may_hold(spec.get("leaseDurationSeconds") or self._duration):
             return None
         epoch = self._epoch()
-        return Leadership(epoch, await self._write(self._spec(epoch)))
+        return Leadership(epoch, await self._write(self._spec(epoch)), self._clock)
 
     def _another_may_hold(self, seconds: float) -> bool:
         (holder, *_), at = self._seen
-        return holder not in {None, "", self._identity} and time.monotonic() - at < seconds
+        return holder not in {None, "", self._identity} and self._clock() - at < seconds
 
     def _epoch(self) -> int:
         """The one after the last that we know of."""
@@ -178,7 +178,7 @@ class _Candidate:
 
     def _extend(self, scope: anyio.CancelScope, leadership: Leadership) -> None:
         spare = self._duration - self._deadline
-        scope.deadline = anyio.current_time() + leadership._until - time.monotonic() - spare
+        scope.deadline = anyio.current_time() + leadership._until - self._clock() - spare
 
     async def _keep(self, leadership: Leadership, scope: anyio.CancelScope) -> None:
         """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the rest."""
@@ -230,7 +230,7 @@ class _Candidate:
         kept = self._lease.get("spec") or {}
         if kept.get("leaseTransitions") == spec["leaseTransitions"]:
             spec = {**spec, "acquireTime": kept.get("acquireTime")}
-        sent = time.monotonic()
+        sent = self._clock()
         self._lease = msgspec.json.decode(await self._client.replace(self._path, {**self._lease, "spec": spec}))
         return sent + self._duration
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
@@ -84,7 +83,7 @@ class Reflector(Generic[T]):
 
     async def _round(self) -> float:
         """List where needed, then follow one watch to its end; the pause (seconds) before the next round."""
-        started = time.monotonic()
+        started = self._client.clock()
         try:
             if self._version is None:
                 await self._list()
@@ -102,7 +101,7 @@ class Reflector(Generic[T]):
             return self._failed(error)
         except KubeError as error:
             return self._failed(error)
-        if time.monotonic() - started >= STEADY:
+        if self._client.clock() - started >= STEADY:
             self._failures = 0
             return 0.0
         return self._pause()

@@ -1,102 +1,134 @@
-"""The connections to the API server: kept alive, authenticated, one HTTP client each."""
+"""The connections to the API server: kept alive, authenticated; lines for requests, and httpx for watches."""
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
 import httpx
 
+from .clock import Clock
 from .connection import Connection
+from .line import KEEPALIVE, Answer, Line
+
+__all__ = ["Asker", "Lines"]
 
 TOKEN_AGE: Final = 60.0
 """The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute is early enough."""
 
-_KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
-
 
 class Lines:
-    """One httpx client a connection; the line used last is used next.
+    """As many lines as are used at the same time; the one used last is used next."""
 
-    One httpx client for all would poll every idle connection at every request: with 32 of them a request costs four
-    times the CPU (2.2 ms against 0.6 ms).
-    """
-
-    def __init__(self, target: Connection, agent: str, timeout: float) -> None:
-        self._target, self._timeout = target, timeout
-        self._auth = _Bearer(target) if target.token else None
+    def __init__(self, target: Connection, agent: str, timeout: float, clock: Clock) -> None:
+        self._target, self._timeout, self._clock = target, timeout, clock
+        self._token = _Token(target) if target.token else None
         self._headers = {
             "User-Agent": agent,
             "Accept": "application/json",
             "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends, within one network
         }
-        self._free: list[httpx.AsyncClient] = []
-        self.streams = self._made(None)
-        """For watches, which hold their connection."""
-
-    def _made(self, connections: int | None) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            base_url=self._target.server,
+        self._free: list[Line] = []
+        self.streams = httpx.AsyncClient(
+            base_url=target.server,
             headers=self._headers,
-            auth=self._auth,
-            timeout=self._timeout,
+            auth=_Bearer(self._token) if self._token else None,
+            timeout=timeout,
             transport=httpx.AsyncHTTPTransport(
-                verify=self._target.verify,
-                limits=httpx.Limits(max_connections=connections, keepalive_expiry=60.0),
-                socket_options=_KEEPALIVE,
+                verify=target.verify,
+                limits=httpx.Limits(max_connections=None, keepalive_expiry=60.0),
+                socket_options=list(KEEPALIVE),
                 trust_env=False,  # proxies of the environment are for the world outside
             ),
             trust_env=False,
         )
+        """For watches, which hold their connection."""
 
-    @asynccontextmanager
-    async def one(self) -> AsyncGenerator[httpx.AsyncClient]:
-        line = self._free.pop() if self._free else self._made(1)
+    @contextmanager
+    def one(self) -> Iterator[Asker]:
+        line = self._free.pop() if self._free else None
+        if line is None:
+            line = Line(self._target, list(self._headers.items()), self._timeout, self._clock)
         try:
-            yield line
+            yield Asker(line, self._token)
         except BaseException:  # cut off in the middle, perhaps: its state is nobody's to guess
-            with anyio.CancelScope(shield=True):
-                await line.aclose()
+            line.close()
             raise
         self._free.append(line)
 
     async def aclose(self) -> None:
-        for line in [self.streams, *self._free]:
-            await line.aclose()
+        for line in self._free:
+            line.close()
+        await self.streams.aclose()
 
 
-class _Bearer(httpx.Auth):
-    """The token, from its file when it has one: read again when a minute old, and at once when it is refused."""
+class Asker:
+    """One line, with the token that there is when a request is sent."""
+
+    def __init__(self, line: Line, token: _Token | None) -> None:
+        self._line, self._token = line, token
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        content: bytes = b"",
+        kind: str = "",
+    ) -> Answer:
+        """``kind``: the content's type. Raises :class:`.line.Broken`."""
+        kinds = [("Content-Type", kind)] if kind else []
+        if self._token is None:
+            return await self._line.request(method, path, params=params, content=content, headers=kinds)
+        await self._token.kept_fresh()
+        answer = await self._line.request(
+            method, path, params=params, content=content, headers=[*kinds, self._token.header]
+        )
+        if answer.status_code == httpx.codes.UNAUTHORIZED and await self._token.refresh():
+            headers = [*kinds, self._token.header]
+            return await self._line.request(method, path, params=params, content=content, headers=headers)
+        return answer
+
+
+class _Token:
+    """From its file when it has one: read again when a minute old, and at once when it is refused."""
 
     def __init__(self, target: Connection) -> None:
-        self._token, self._file, self._read = target.token, target.token_file, time.monotonic()
+        self._text, self._file, self._read = target.token, target.token_file, time.monotonic()
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+    @property
+    def header(self) -> tuple[str, str]:
+        return "Authorization", f"Bearer {self._text}"
+
+    async def kept_fresh(self) -> None:
         if time.monotonic() - self._read > TOKEN_AGE:
-            await self._refresh()
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        answer = yield request
-        if answer.status_code == httpx.codes.UNAUTHORIZED and await self._refresh():
-            request.headers["Authorization"] = f"Bearer {self._token}"
-            yield request
+            await self.refresh()
 
-    async def _refresh(self) -> bool:
+    async def refresh(self) -> bool:
         """True when there is another token than before."""
         if self._file is None:
             return False
-        self._read, before = time.monotonic(), self._token
+        self._read, before = time.monotonic(), self._text
         try:
-            self._token = (await anyio.Path(self._file).read_text()).strip()
+            self._text = (await anyio.Path(self._file).read_text()).strip()
         except OSError:
             return False  # keep what we have; the server says when it is no longer good
-        return self._token != before
+        return self._text != before
+
+
+class _Bearer(httpx.Auth):
+    def __init__(self, token: _Token) -> None:
+        self._token = token
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        await self._token.kept_fresh()
+        name, value = self._token.header
+        request.headers[name] = value
+        answer = yield request
+        if answer.status_code == httpx.codes.UNAUTHORIZED and await self._token.refresh():
+            request.headers[name] = self._token.header[1]
+            yield request

@@ -1,0 +1,278 @@
+"""The webhook in front of a real API server: a burst of pods, and gangs created at once. What the API server itself measured counts."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+
+from .load import BenchError
+from .webhook import NUMBER, realistic_review
+
+__all__ = ["add_arguments", "quantile", "run"]
+
+CONFIG = """
+checks:
+  - {name: dcgm-diag, image: d}
+  - {name: nccl-loopback, image: l}
+  - {name: nccl-allreduce, image: a}
+gpuDetection: {deviceClasses: [gpu.nvidia.com]}
+networkDetection: {deviceClasses: [rdma.nvidia.com]}
+"""
+TIMEOUT = 10
+"""Seconds that the API server gives the webhook: the chart's."""
+NAMESPACE = "ml"
+CALL = "apiserver_admission_webhook_admission_duration_seconds"
+"""The API server's own histogram of a whole call of the webhook: connection, TLS, queue, decision, answer."""
+OWN = "preflight_webhook_latency_seconds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pods", type=int, default=1000, help="in the burst (%(default)s)")
+    parser.add_argument("--writers", type=int, default=64, help="who create them, each on a connection (%(default)s)")
+    parser.add_argument("--gang", type=int, default=128, help="members created at once (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (folder := assets()) is None:
+        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+    with (
+        tempfile.TemporaryDirectory() as name,
+        api_server(Path(name), folder) as server,
+        webhook(Path(name) / "webhook", server) as (url, plain, bundle),
+    ):
+        place = Place(server, plain, Path(name) / "audit.log")
+        place.prepare(url, bundle)
+        burst = place.burst([pod(f"burst-{i}") for i in range(args.pods)], args.writers)
+        members = [pod(f"member-{i}", gang="numbered") for i in range(args.gang)]
+        numbered = place.burst(members, args.gang)
+        members = [pod(f"claimed-{i}", gang="claimed", template="eight") for i in range(args.gang)]
+        first = place.burst(members, args.gang)
+        members = [pod(f"again-{i}", gang="again", template="eight") for i in range(args.gang)]
+        again = place.burst(members, args.gang)
+    figures = {"burst": burst, "gang": numbered, "gang_of_claims": first, "gang_of_known_claims": again}
+    print(f"{'':22}{'pods':>6}{'writers':>9}{'failed':>8}{'seconds':>9}  p99 of the call   p99 of the decision   GETs")
+    for what, one in figures.items():
+        print(
+            f"{what.replace('_', ' '):22}{one['pods']:6}{one['writers']:9}{one['failed']:8}{one['seconds']:9.2f}"
+            f"{one['call_p99_ms']:14.2f} ms{one['decision_p99_ms']:19.2f} ms{one['requests']:7}"
+        )
+    print(json.dumps({"admission": figures}))
+    if args.json:
+        args.json.write_text(json.dumps({"admission": figures}, indent=1) + "\n")
+    return 1 if any(one["failed"] for one in figures.values()) else 0
+
+
+@dataclass
+class Place:
+    """The API server, and where what happens can be read."""
+
+    server: ApiServer
+    plain: str
+    audit: Path
+    refusals: list[str] = field(default_factory=list)
+
+    def prepare(self, url: str, bundle: str) -> None:
+        """A namespace, a template of claims, and the webhook, once it is called."""
+        self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 8}}]
+        requests.append({"name": "nic", "exactly": {"deviceClassName": "rdma.nvidia.com"}})
+        template = {"metadata": {"name": "eight"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+        self.server.call("POST", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates", template)
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+        entry = {
+            "name": "bench.nvsentinel.nvidia.com",
+            "clientConfig": {"url": url, "caBundle": bundle},
+            **{"rules": [rule], "sideEffects": "None", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"]},
+            **{"reinvocationPolicy": "IfNeeded", "timeoutSeconds": TIMEOUT},
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
+        self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
+        end = time.monotonic() + 30
+        dry = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+        while "initContainers" not in self.server.call("POST", dry, pod("probe"))["spec"]:
+            if time.monotonic() > end:
+                raise BenchError("the API server does not call the webhook within 30 s.")
+            time.sleep(0.1)
+
+    def burst(self, pods: list[dict[str, Any]], writers: int) -> dict[str, Any]:
+        """Create ``pods`` by as many ``writers``, who all begin at the same moment on connections that are open already."""
+        waiting, lock, begin = iter(pods), threading.Lock(), threading.Barrier(writers + 1)
+        calls, decisions, asked = self.calls(), self.decisions(), self.asked()
+
+        def write() -> int:
+            connection = self._connected()
+            begin.wait()
+            failed = 0
+            while True:
+                with lock:
+                    one = next(waiting, None)
+                if one is None:
+                    connection.close()
+                    return failed
+                failed += not self._created(connection, one)
+
+        with ThreadPoolExecutor(writers) as pool:
+            futures = [pool.submit(write) for _ in range(writers)]
+            begin.wait()
+            started = time.monotonic()
+            failed = sum(future.result() for future in futures)
+            seconds = time.monotonic() - started
+        if failed:
+            print(f"{failed} of {len(pods)} were refused or not checked, the last: {self.refusals[-1][:300]}")
+        return {
+            "pods": len(pods),
+            "writers": writers,
+            "failed": failed,
+            "seconds": round(seconds, 2),
+            "call_p99_ms": _p99(calls, self.calls()),
+            "decision_p99_ms": _p99(decisions, self.decisions()),
+            "requests": self.asked() - asked,
+        }
+
+    def calls(self) -> dict[float, float]:
+        return histogram(str(self.server.call("GET", "/metrics")), CALL)
+
+    def decisions(self) -> dict[float, float]:
+        with urllib.request.urlopen(f"{self.plain}/metrics") as answer:
+            return histogram(answer.read().decode(), OWN)
+
+    def asked(self) -> int:
+        """Requests of the webhook to the API server, by the API server's audit log."""
+        lines = self.audit.read_text().splitlines()
+        return sum(json.loads(line).get("userAgent") == "preflight-webhook" for line in lines)
+
+    def _connected(self) -> http.client.HTTPSConnection:
+        host, port = self.server.server.removeprefix("https://").split(":")
+        context = ssl.create_default_context(cafile=str(self.server.ca))
+        connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
+        connection.connect()
+        return connection
+
+    def _created(self, connection: http.client.HTTPSConnection, one: dict[str, Any]) -> bool:
+        headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+        connection.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", json.dumps(one), headers)
+        answer = connection.getresponse()
+        said = answer.read().decode()
+        good = answer.status == 201 and '"preflight-nccl-loopback"' in said and '"preflight-dcgm-diag"' in said
+        if not good:
+            self.refusals.append(said)
+        return good
+
+
+def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
+    """A training pod as users write it; ``gang``: by the labels of a gang; ``template``: with claims instead of numbers."""
+    review = json.dumps(realistic_review()["request"]["object"]).replace(NUMBER, "0" * len(NUMBER))
+    made: dict[str, Any] = json.loads(review)
+    spec = made["spec"]
+    for field_of_cluster in ("managedFields", "namespace", "ownerReferences", "generateName"):
+        made["metadata"].pop(field_of_cluster, None)
+    spec.pop("schedulingGroup")
+    made["metadata"]["name"] = name
+    if gang:
+        made["metadata"]["labels"] |= {"app.kubernetes.io/gang-id": gang, "app.kubernetes.io/gang-size": "128"}
+    if template:
+        spec["resourceClaims"] = [{"name": "devices", "resourceClaimTemplateName": template}]
+        main = spec["containers"][0]["resources"]
+        for side in ("limits", "requests"):
+            main[side] = {key: value for key, value in main[side].items() if not key.startswith("nvidia.com/")}
+        main["claims"] = [{"name": "devices"}]
+    return made
+
+
+def histogram(text: str, name: str) -> dict[float, float]:
+    """Cumulated counts by upper bound, over all labels; of Prometheus' text format."""
+    found: dict[float, float] = {}
+    for line in text.splitlines():
+        if line.startswith(f"{name}_bucket"):
+            bound = float(line.partition('le="')[2].partition('"')[0])
+            found[bound] = found.get(bound, 0.0) + float(line.rpartition(" ")[2])
+    return found
+
+
+def _p99(before: dict[float, float], after: dict[float, float]) -> float:
+    """In milliseconds, of what came in between."""
+    return round(quantile(0.99, {bound: count - before.get(bound, 0.0) for bound, count in after.items()}) * 1e3, 2)
+
+
+def quantile(share: float, cumulated: dict[float, float]) -> float:
+    """Linear within a bucket, as Prometheus' histogram_quantile has it; the highest finite bound for what lies above it."""
+    bounds = sorted(cumulated)
+    if not bounds or cumulated[bounds[-1]] == 0:
+        return float("nan")
+    wanted, lower, below = share * cumulated[bounds[-1]], 0.0, 0.0
+    for bound in bounds:
+        if cumulated[bound] >= wanted:
+            if bound == float("inf"):
+                return lower
+            return lower + (bound - lower) * (wanted - below) / (cumulated[bound] - below)
+        lower, below = bound, cumulated[bound]
+    return lower
+
+
+@contextmanager
+def api_server(home: Path, folder: Path) -> Iterator[ApiServer]:
+    rules = [{"level": "None", "verbs": ["create"]}, {"level": "Metadata", "userGroups": ["system:masters"]}]
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    (home / "audit.yaml").write_text(json.dumps(policy))
+    more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
+    (home / "apiserver").mkdir()
+    with ApiServer(home / "apiserver", folder, more=more) as server:
+        yield server
+
+
+@contextmanager
+def webhook(folder: Path, server: ApiServer) -> Iterator[tuple[str, str, str]]:
+    """The real server: (address of admission, address of its metrics, CA bundle)."""
+    program = shutil.which("preflight-webhook")
+    if program is None:
+        raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
+    folder.mkdir()
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    (folder / "config.yaml").write_text(CONFIG)
+    command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
+    command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    environ = {**os.environ, "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
+    told = folder / "told"
+    with told.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, env=environ)
+    try:
+        _until(lambda: bool(told.read_text().splitlines()), process)
+        admission, plain = json.loads(told.read_text().splitlines()[0])["ports"]
+        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+        yield f"https://127.0.0.1:{admission}/mutate-pod", f"http://127.0.0.1:{plain}", bundle
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _until(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while not done():
+        if process.poll() is not None:
+            raise BenchError(f"preflight-webhook ended with status {process.returncode} at its start.")
+        time.sleep(0.05)

@@ -1,0 +1,195 @@
+"""RBAC is exactly what is used: the audit log of all scenarios and tests on this cluster so far, against the charts.
+
+Needs KUBECONFIG, the images of webhook and controller on the nodes, and the API server's audit log (PREFLIGHT_AUDIT_LOG). It runs
+after the others by its name, and does first what none of them does: gangs by every source, claims, a lease that somebody deletes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from preflight_e2e.actors import GANG, LEASE, OURS, ROSTER
+from preflight_e2e.bench.cluster import addressed, member
+from preflight_e2e.helm import UMBRELLA, Object, Values, render
+from preflight_e2e.installed import Installed, until
+from preflight_e2e.rights import AUDIT_LOG, Rights, compared, granted, read, together
+
+pytestmark = pytest.mark.timeout(400)
+
+AGENTS = {"gang": "preflight-gang", "webhook": "preflight-webhook", "certs": "preflight-webhook"}
+NATIVE = {"", "batch", "scheduling.k8s.io", "coordination.k8s.io"}
+
+
+@pytest.fixture
+def log() -> Path:
+    if not (path := os.environ.get(AUDIT_LOG)):
+        pytest.skip(f"{AUDIT_LOG} is not set: no audit log")
+    return Path(path)
+
+
+def role(user: str) -> str:
+    """Who of ours an account is, whatever its release is called."""
+    name = user.rpartition(":")[2]
+    return "certs" if name.endswith("-certs") else "gang" if name.endswith("-gang") else "webhook"
+
+
+def used(log: Path) -> dict[str, Rights]:
+    found = {}
+    for who, agent in AGENTS.items():
+        every = read(log.read_text().splitlines(), agent)
+        found[who] = together(
+            rights for user, rights in every.items() if "serviceaccount" in user and role(user) == who
+        )
+    return found
+
+
+def values(made: Installed) -> Values:
+    gang = made.gang_values(
+        fullnameOverride=f"{made.name}-gang", replicas=1, image={"repository": "preflight-gang", "tag": "dev"}
+    )
+    return {**made.with_values(gpuDetection={"deviceClasses": ["gpu.example.com"]}), **gang}
+
+
+def sources() -> list[tuple[str, str]]:
+    """(group, resource) of everything that knows sizes, as the chart has it."""
+    roles = [o for o in render(UMBRELLA, {"preflight-gang": {"enabled": True}}) if o["kind"] == "ClusterRole"]
+    rules = [
+        rule
+        for one in roles
+        for rule in one["rules"]
+        if rule["verbs"] == ["list", "watch"] and rule["apiGroups"] != [""]
+    ]
+    return [(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]]
+
+
+@pytest.fixture
+def kinds() -> Iterator[None]:
+    """Every kind that knows sizes is served, if only by name."""
+    api: Any = client.ApiextensionsV1Api()
+    made = []
+    for group, resource in sources():
+        if group not in NATIVE:
+            with suppress(client.ApiException):  # the cluster has it
+                api.create_custom_resource_definition(definition(group, resource))
+                made.append(f"{resource}.{group}")
+    yield
+    for name in made:
+        api.delete_custom_resource_definition(name)
+
+
+def definition(group: str, plural: str) -> Object:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    kind = plural[:-1].capitalize()
+    return {
+        "metadata": {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+class Story:
+    """Pods as the webhook leaves them, of which no scheduler and no kubelet knows."""
+
+    def __init__(self, made: Installed) -> None:
+        self.api, self.namespace, self.addresses = made.api, made.namespace(), 0
+        until(lambda: bool(self.api.list_namespaced_service_account(self.namespace).items), "the default account")
+
+    def pod(self, name: str, gang: str, *, source: str = "labels", about: str | None = None) -> None:
+        body = member(self.namespace, gang, 2, name)
+        del body["spec"]["nodeName"]
+        body["spec"]["schedulerName"] = "nobody"
+        stamp = json.loads(body["metadata"]["annotations"][GANG])
+        if about is not None:
+            stamp |= {"source": source, "object": about, "size": None}
+        body["metadata"]["annotations"][GANG] = json.dumps(stamp)
+        body["metadata"]["labels"][GANG] = hashlib.sha256(f"{self.namespace}\0{gang}".encode()).hexdigest()[:16]
+        shown = {"path": "topology", "fieldRef": {"fieldPath": f"metadata.annotations['{OURS}node-topology']"}}
+        body["spec"]["volumes"].append({"name": "preflight-node", "downwardAPI": {"items": [shown]}})
+        self.api.create_namespaced_pod(self.namespace, body)
+
+    def address(self, name: str, **more: Any) -> None:
+        self.addresses += 1
+        status = addressed(self.addresses)
+        status["status"]["initContainerStatuses"][0] |= more
+        self.api.patch_namespaced_pod_status(name, self.namespace, status)
+
+    def told(self, name: str) -> dict[str, Any]:
+        text = self.api.read_namespaced_pod(name, self.namespace).metadata.annotations[ROSTER]
+        return dict(json.loads(text or "{}"))
+
+    def sealed(self, generation: int, *names: str) -> None:
+        def so() -> bool:
+            every = [self.told(name) for name in names]
+            return all((one.get("answer"), one.get("generation")) == ("sealed", generation) for one in every)
+
+        until(so, f"generation {generation} of {names}")
+
+
+def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log: Path, kinds: None) -> None:
+    fresh.release.install(values(fresh))
+    until(fresh.published, "the CA bundle")
+    story = Story(fresh)
+    for name in ("one", "two"):
+        story.pod(name, "first")
+        story.address(name)
+    story.sealed(1, "one", "two")
+    fresh.api.delete_namespaced_pod("two", story.namespace, grace_period_seconds=0)
+    story.pod("three", "first")
+    story.address("three")
+    story.sealed(2, "one", "three")
+    # Somebody else's ConfigMap is in the way of a gang.
+    fresh.api.create_namespaced_config_map(story.namespace, {"metadata": {"name": "preflight-second"}})
+    ended = {"exitCode": 0, "reason": "Completed", "containerID": f"containerd://{story.namespace}"}
+    for name in ("four", "five"):
+        story.pod(name, "second")
+        story.address(name, state={"terminated": ended})
+    for number, (source, about) in enumerate(stamps()):
+        story.pod(f"by-{number}", f"by-{number}", source=source, about=about)
+    # The lease that somebody deletes is made anew.
+    leases: Any = client.CoordinationV1Api()
+    leases.delete_namespaced_lease(LEASE, fresh.name)
+    claim(fresh)
+
+    allowed: dict[str, set[tuple[str, str, str]]] = {}
+    for user, rights in granted(render(UMBRELLA, values(fresh))).items():
+        allowed.setdefault(role(user), set()).update(rights)
+    end = time.monotonic() + 120
+    while any("never did" in said for said in compared(used(log), allowed)) and time.monotonic() < end:
+        time.sleep(1)
+    assert compared(used(log), allowed) == []
+
+
+def stamps() -> list[tuple[str, str]]:
+    """(source, object's name) by which the controller looks at every kind."""
+    known = (
+        *("schedulingGroup", "workloadRef", "volcano", "coscheduling", "kai", "kueue"),
+        *("jobset", "lws", "job", "kubeflow", "grove"),
+    )
+    return [(source, "train") for source in known]
+
+
+def claim(made: Installed) -> None:
+    """A pod by whose claims the webhook has to find out whether it gets GPUs."""
+    namespace = made.opted_in()
+    named = {"name": "named", "resourceClaimName": "one"}
+    template = {"name": "template", "resourceClaimTemplateName": "one"}
+    container = {"name": "train", "image": "train", "resources": {"claims": [{"name": "named"}, {"name": "template"}]}}
+    pod = {
+        "metadata": {"generateName": "dra-"},
+        "spec": {"containers": [container], "resourceClaims": [named, template]},
+    }
+    with suppress(client.ApiException):  # there are no such claims, and it may say so
+        made.api.create_namespaced_pod(namespace, pod, dry_run="All")

@@ -1,0 +1,83 @@
+"""PreflightConfigs: followed by every replica; judged, and the verdict written as their status, by the one that leads."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from preflight_proto.policy import path
+
+from .kube.client import Client
+from .kube.reflector import Change, Reflector
+from .metrics import Metrics
+from .policy import Policy, judge, status
+from .workqueue import Queue
+from .writer import Writer
+
+__all__ = ["Policies"]
+
+ABSENT_RETRY: Final = 60.0
+"""Seconds after which it is seen whether the cluster has the definition by now."""
+RETRY: Final = 5.0
+"""Seconds after which what the API server refused or did not answer is tried again."""
+REST: Final = 0.1
+"""Seconds between two looks at a namespace, however often its objects change."""
+
+log = logging.getLogger(__name__)
+
+
+class Policies:
+    """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does. No gang waits for any of it."""
+
+    def __init__(self, client: Client, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.seen: dict[str, dict[str, Policy]] = {}
+        """By namespace and uid."""
+        self._namespaces: Queue[str] = Queue("namespace", lambda _: REST)
+        self._mirror = Reflector(client, path(), Policy, on_change=self._changed, absent_retry=ABSENT_RETRY)
+
+    async def mirror(self) -> None:
+        await self._mirror.run()
+
+    def _changed(self, change: Change[Policy]) -> None:
+        namespace = change.object.metadata.namespace
+        known = self.seen.setdefault(namespace, {})
+        if change.kind == "deleted":
+            known.pop(change.key, None)
+            if not known:
+                del self.seen[namespace]
+        else:
+            known[change.key] = change.object
+        self._namespaces.add(namespace)
+
+    async def lead(self, writer: Writer) -> None:
+        """Keep what the objects say of themselves true, until cancelled."""
+        await self._mirror.synced.wait()
+        for namespace in self.seen:
+            self._namespaces.add(namespace)
+        await self._namespaces.work(lambda namespace: self._settle(writer, namespace), RETRY)
+
+    async def _settle(self, writer: Writer, namespace: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for policy, verdict in judge(self.seen.get(namespace, {}).values()):
+            body = status(policy, verdict, now)
+            if body is None:
+                continue
+            about = policy.metadata
+            if not await writer.status(path(namespace, about.name), body):
+                return  # another version by now, which the watch brings; until then nobody is put in force
+            if verdict.reason == "Invalid":
+                self._metrics.config_errors.labels("preflightconfig").inc()
+            log.log(
+                logging.INFO if verdict.accepted else logging.WARNING,
+                "PreflightConfig judged",
+                extra={
+                    "about": {
+                        "preflight_config": f"{namespace}/{about.name}",
+                        "generation": about.generation,
+                        "reason": verdict.reason,
+                        "said": verdict.message,
+                    }
+                },
+            )

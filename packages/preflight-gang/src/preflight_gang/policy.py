@@ -1,0 +1,199 @@
+"""Which PreflightConfig of a namespace is in force, and what is wrong with those that are not.
+
+Pure. What one may say stands in its schema (:class:`preflight_proto.policy.Spec`) and in :data:`RULES`. The CustomResourceDefinition is
+made from the same two (:mod:`.crd`), so the API server refuses nearly all of what is refused here; what is left was stored under
+another definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, Spec
+
+from . import schema
+
+__all__ = ["RULES", "Policy", "Rule", "Verdict", "judge", "problems", "status"]
+
+LONGEST: Final = 4000
+"""Characters of a message; Kubernetes allows 32,768."""
+
+
+class Rule(NamedTuple):
+    """What a schema cannot say about the object at ``at``: in CEL for the API server, as a function for ourselves.
+
+    A test asks both about the same objects.
+    """
+
+    at: tuple[str, ...]
+    cel: str
+    holds: Callable[[Mapping[str, Any]], bool]
+    message: str
+
+
+def _reads(option: str, methods: tuple[str, ...]) -> Rule:
+    listed = ", ".join(f"'{method}'" for method in methods)
+    return Rule(
+        ("gangDiscovery",),
+        f"!has(self.{option}) || !has(self.method) || self.method in [{listed}]",
+        lambda it: option not in it or it.get("method", methods[0]) in methods,
+        f"{option} is read only where method is {' or '.join(methods)}; set method so, or leave {option} out",
+    )
+
+
+def _not_ours(key: str) -> Rule:
+    return Rule(
+        ("gangDiscovery", "labels"),
+        f"!has(self.{key}) || !self.{key}.startsWith('{names.PREFIX}')",
+        lambda it: not it.get(key, "").startswith(names.PREFIX),
+        f"{key} is below {names.PREFIX}, where users' labels are removed; choose another label",
+    )
+
+
+RULES: Final = (
+    Rule(
+        (),
+        "has(self.gangDiscovery) || has(self.enforcement)",
+        lambda it: "gangDiscovery" in it or "enforcement" in it,
+        "nothing is set; set gangDiscovery or enforcement, or delete the object",
+    ),
+    _reads("labels", ("auto", "labels")),
+    _reads("ownerSchedulers", ("auto", "kai")),
+    Rule(
+        ("gangDiscovery", "labels"),
+        "!has(self.gangIdLabel) || !has(self.gangSizeLabel) || self.gangIdLabel != self.gangSizeLabel",
+        lambda it: "gangIdLabel" not in it or it["gangIdLabel"] != it.get("gangSizeLabel"),
+        "gangIdLabel and gangSizeLabel are the same label; give the size one of its own",
+    ),
+    _not_ours("gangIdLabel"),
+    _not_ours("gangSizeLabel"),
+)
+
+
+class _About(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class _Status(msgspec.Struct, frozen=True, kw_only=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A PreflightConfig as it stands in the cluster; ``spec`` is anything that was ever let in."""
+
+    metadata: _About
+    spec: Any = None
+    status: _Status = _Status()
+
+    @property
+    def said(self) -> Condition | None:
+        """What the cluster says about it so far, perhaps about an earlier generation."""
+        return next((one for one in self.status.conditions if one.type == ACCEPTED), None)
+
+
+class Verdict(NamedTuple):
+    """``reason`` is one of InForce, Superseded, Invalid, Terminating; ``message`` is for people."""
+
+    accepted: bool
+    reason: str
+    message: str
+
+
+def problems(spec: object) -> list[str]:
+    """Every problem of a spec, one sentence each, beginning with its path."""
+    found = schema.problems(_SCHEMA, {"spec": spec}, "the object")
+    return found or [f"{at}: {rule.message}." for rule in RULES for at, it in _at(spec, rule.at) if not rule.holds(it)]
+
+
+_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {"spec": {"$ref": "#/$defs/Spec"}},
+    "$defs": msgspec.json.schema(Spec)["$defs"],
+}
+
+
+def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The object at ``way`` with its path, where there is one."""
+    where = "spec"
+    for key in way:
+        if key not in spec:
+            return
+        spec, where = spec[key], f"{where}.{key}"
+    yield where, spec
+
+
+def judge(policies: Iterable[Policy]) -> list[tuple[Policy, Verdict]]:
+    """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by name where several are as old.
+
+    In the order in which it is to be written: whatever loses comes before what wins, so that never two are in force.
+    """
+    judged: list[tuple[Policy, Verdict]] = []
+    winner: Policy | None = None
+    for one in sorted(policies, key=_age):
+        about = one.metadata
+        if about.deletion_timestamp is not None:
+            judged.append((one, Verdict(False, "Terminating", "Not in force: it is being deleted.")))
+        elif wrong := problems(one.spec):
+            judged.append((one, Verdict(False, "Invalid", _cut(" ".join(wrong)))))
+        elif winner is None:
+            winner = one
+        else:
+            why = f"Not in force: superseded by {winner.metadata.name}, the oldest of namespace {about.namespace}; keep one of them."
+            judged.append((one, Verdict(False, "Superseded", why)))
+    if winner is not None:
+        verdict = Verdict(True, "InForce", f"In force in namespace {winner.metadata.namespace}.")
+        judged.append((winner, verdict))
+    return judged
+
+
+def _age(one: Policy) -> tuple[str, str]:
+    created = one.metadata.creation_timestamp
+    return created.isoformat() if created is not None else "", one.metadata.name
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def status(one: Policy, verdict: Verdict, now: str) -> dict[str, Any] | None:
+    """The object to write as its status, with the version it was seen at; None where it says so already.
+
+    ``now`` is RFC 3339. Conditions of others stay as they are.
+    """
+    said = one.said
+    wanted = Condition(
+        type=ACCEPTED,
+        status="True" if verdict.accepted else "False",
+        reason=verdict.reason,
+        message=verdict.message,
+        observed_generation=one.metadata.generation,
+        last_transition_time=said.last_transition_time if said is not None else "",
+    )
+    if wanted == said:
+        return None
+    if said is None or said.status != wanted.status:
+        wanted = msgspec.structs.replace(wanted, last_transition_time=now)
+    others = [condition for condition in one.status.conditions if condition.type != ACCEPTED]
+    about = one.metadata
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {
+            "name": about.name,
+            "namespace": about.namespace,
+            "uid": about.uid,
+            "resourceVersion": about.resource_version,
+        },
+        "status": {"conditions": msgspec.to_builtins([*others, wanted])},
+    }

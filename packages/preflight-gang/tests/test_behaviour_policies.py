@@ -1,0 +1,233 @@
+"""PreflightConfigs of a namespace: which one the controller puts in force, and what it says of the others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from kube_world import until
+from leading import Leading, leads
+from played import played
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.plugin import Api
+from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_gang.crd import crd
+from preflight_gang.kube.client import Client
+from preflight_gang.kube.connection import Connection, connection
+from preflight_gang.metrics import Metrics
+from preflight_gang.policies import Policies
+from preflight_gang.writer import Writer
+from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
+
+pytestmark = pytest.mark.anyio
+
+OBSERVE = {"enforcement": "observe"}
+NONSENSE = {"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "job"}}, "enforcement": "observe"}
+
+
+def lax() -> dict[str, Any]:
+    """A definition of some other time, under which anything could be stored."""
+    made = copy.deepcopy(crd())
+    whole = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    whole["properties"]["spec"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return made
+
+
+class Configs:
+    """The PreflightConfigs of the test's own namespace."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client, self.namespace = client, namespace
+
+    async def create(self, name: str, spec: Any, **metadata: Any) -> str:
+        """Its creationTimestamp."""
+        about = {"name": name, **metadata}
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": about, "spec": spec}
+        made = msgspec.json.decode(await self._client.create(path(self.namespace), body))
+        return str(made["metadata"]["creationTimestamp"])
+
+    async def create_later(self, name: str, spec: Any, than: str) -> None:
+        """Its time is whole seconds: made again until it is younger."""
+        while await self.create(name, spec) <= than:
+            await self.delete(name)
+            await anyio.sleep(0.05)
+
+    async def change(self, name: str, body: dict[str, Any]) -> None:
+        await self._client.merge_patch(path(self.namespace, name), body)
+
+    async def delete(self, name: str) -> None:
+        await self._client.delete(path(self.namespace, name))
+
+    async def version(self, name: str) -> str:
+        found = await self._client.get(path(self.namespace, name), dict)
+        return str(found["metadata"]["resourceVersion"])
+
+    async def said(self, name: str) -> Condition | None:
+        """About the object as it is now."""
+        return accepted(await self._client.get(path(self.namespace, name), PreflightConfig))
+
+    async def judged(self, name: str, reason: str, part: str = "") -> Condition:
+        """Wait until the controller says so."""
+        last = None
+        with anyio.move_on_after(20):
+            while (last := await self.said(name)) is None or last.reason != reason or part not in last.message:
+                await anyio.sleep(0.01)
+            return last
+        raise AssertionError(f"{name} was never {reason} {part!r}; it is {last}")
+
+
+@pytest.fixture
+def defined(api: Api, request: pytest.FixtureRequest) -> None:
+    """The kind exists; what is stored is checked by nobody."""
+    if api.kind == "real":
+        request.getfixturevalue("real_api_server").define(lax())
+
+
+@pytest.fixture
+def configs(defined: None, client: Client, api: Api) -> Configs:
+    return Configs(client, api.namespace)
+
+
+async def test_one_alone_is_accepted_for_its_generation(configs: Configs, leading: Leading) -> None:
+    await configs.create("one", OBSERVE)
+    said = await configs.judged("one", "InForce")
+    assert (said.status, said.observed_generation) == ("True", 1)
+    assert said.last_transition_time
+    await configs.change("one", {"spec": {"enforcement": "enforce"}})
+    said = await configs.judged("one", "InForce")
+    assert (said.status, said.observed_generation) == ("True", 2)
+
+
+async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(configs: Configs, leading: Leading) -> None:
+    born = await configs.create("z-old", OBSERVE)
+    await configs.create_later("a-new", OBSERVE, born)
+    await configs.judged("z-old", "InForce")
+    assert (await configs.judged("a-new", "Superseded", "superseded by z-old")).status == "False"
+    await configs.delete("z-old")
+    assert (await configs.judged("a-new", "InForce")).status == "True"
+
+
+async def test_an_invalid_one_says_all_that_is_wrong_and_stands_in_nobodys_way(
+    configs: Configs, leading: Leading
+) -> None:
+    born = await configs.create("z-bad", {"gangDiscovery": {"method": "slurm"}, "enforcement": "maybe"})
+    said = await configs.judged("z-bad", "Invalid")
+    assert said.status == "False"
+    assert "spec.enforcement" in said.message
+    assert "spec.gangDiscovery.method" in said.message
+    await configs.create_later("a-good", OBSERVE, born)
+    await configs.judged("a-good", "InForce")
+    await configs.change("z-bad", {"spec": {"gangDiscovery": None, "enforcement": "observe"}})
+    await configs.judged("z-bad", "InForce")
+    await configs.judged("a-good", "Superseded", "superseded by z-bad")
+
+
+async def test_an_invalid_generation_is_counted_once(configs: Configs, leading: Leading) -> None:
+    await configs.create("bad", NONSENSE)
+    await configs.judged("bad", "Invalid", "labels is read only")
+    await configs.change("bad", {"metadata": {"labels": {"touched": "yes"}}})
+    await settled_here(configs)
+    assert leading.counted("preflight_config_errors_total", error="preflightconfig") == 1
+    await configs.change("bad", {"spec": {"enforcement": "enforce"}})
+    await until(lambda: leading.counted("preflight_config_errors_total", error="preflightconfig") == 2, "counted again")
+
+
+async def test_what_is_said_already_is_not_written_again(
+    configs: Configs, leading: Leading, target: Connection
+) -> None:
+    await configs.create("one", OBSERVE)
+    await configs.create("two", OBSERVE)
+    await configs.judged("one", "InForce")
+    await configs.judged("two", "Superseded")
+    before = [await configs.version(name) for name in ("one", "two")]
+    async with leads(target, epoch=2) as next_leader:
+        await settled_here(configs)
+        assert not [
+            one for one in next_leader.wire.writes(configs.namespace) if one.path.endswith(("one/status", "two/status"))
+        ]
+    assert [await configs.version(name) for name in ("one", "two")] == before
+
+
+async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connection) -> None:
+    await configs.create("one", OBSERVE)
+    asked = 0
+
+    def may_write() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    async with Client(target) as client:
+        policies = Policies(client, Metrics())
+        async with anyio.create_task_group() as group:
+            group.start_soon(policies.mirror)
+            group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))
+            await until(lambda: configs.namespace in policies.seen and asked, "it was about to be written")
+            group.cancel_scope.cancel()
+    assert await configs.said("one") is None
+
+
+async def test_one_that_is_being_deleted_is_out_of_force_though_something_holds_it(
+    configs: Configs, leading: Leading
+) -> None:
+    await configs.create("held", OBSERVE, finalizers=["example.com/held"])
+    await configs.judged("held", "InForce")
+    await configs.delete("held")
+    assert (await configs.judged("held", "Terminating")).status == "False"
+    await configs.change("held", {"metadata": {"finalizers": None}})
+
+
+async def test_a_status_that_somebody_else_has_written_is_put_right(
+    configs: Configs, client: Client, leading: Leading
+) -> None:
+    await configs.create("bad", NONSENSE)
+    await configs.judged("bad", "Invalid")
+    forged = {"type": "Accepted", "status": "True", "reason": "Mine", "message": "", "observedGeneration": 1}
+    forged["lastTransitionTime"] = "2026-11-21T08:00:00Z"
+    await client.merge_patch(f"{path(configs.namespace, 'bad')}/status", {"status": {"conditions": [forged]}})
+    assert (await configs.judged("bad", "Invalid")).status == "False"
+
+
+@pytest.fixture(params=["double", "real"])
+def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Connection, Callable[[], object]]]:
+    """A cluster without the kind, and what brings it there."""
+    kubeconfig = tmp_path / "kubeconfig"
+    if request.param == "double":
+        with ApiDouble(absent=[f"{GROUP}/{VERSION}"]) as double:
+            write_kubeconfig(kubeconfig, double.url)
+            yield connection({"KUBECONFIG": str(kubeconfig)}), lambda: double.within(double.api.absent.clear)
+        return
+    if (folder := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    home = tmp_path / "apiserver"
+    home.mkdir()
+    with ApiServer(home, folder) as server:
+        server.kubeconfig(kubeconfig)
+        yield connection({"KUBECONFIG": str(kubeconfig)}), lambda: server.define(crd())
+
+
+async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once_it_does(
+    bare: tuple[Connection, Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, define = bare
+    monkeypatch.setattr("preflight_gang.policies.ABSENT_RETRY", 0.2)
+    async with Client(target) as client, played(client, "default") as cluster, leads(target):
+        await cluster.pair()
+        await cluster.answered("sealed", "pod-0", "pod-1")
+        await anyio.to_thread.run_sync(define)
+        configs = Configs(client, "default")
+        await configs.create("one", OBSERVE)
+        await configs.judged("one", "InForce")
+
+
+async def settled_here(configs: Configs) -> None:
+    """Have the controller judge one thing more, after all that it has to judge here."""
+    await configs.create("zz-sentinel", OBSERVE)
+    with anyio.fail_after(20):
+        while await configs.said("zz-sentinel") is None:
+            await anyio.sleep(0.01)

@@ -1,0 +1,96 @@
+"""The definition of PreflightConfig, and that a real API server refuses by it exactly what the controller refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.error
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_gang.crd import crd
+from preflight_gang.policy import problems
+from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
+
+METHODS: list[Any] = [None, "auto", "kai", "labels", "volcano", "slurm"]
+LABELS: list[Any] = [
+    None,
+    {},
+    {"gangIdLabel": "example.com/job"},
+    {"gangIdLabel": "same", "gangSizeLabel": "same"},
+    {"gangSizeLabel": f"{GROUP}/size"},
+    {"gangIdLabel": "not a label"},
+]
+SCHEDULERS: list[Any] = [None, [], ["mine"], [""]]
+OTHERS: list[dict[str, Any]] = [
+    {},
+    {"gangDiscovery": {}},
+    {"enforcement": "observe"},
+    {"enforcement": "sometimes"},
+    {"gangDiscovery": {"optIn": ["job", "job"]}},
+    {"gangDiscovery": {"optIn": ["mpi"]}},
+    {"gangDiscovery": {"optIn": ["job"] * 17}},
+    {"gangDiscovery": {"parallelStatefulSets": "yes"}},
+    {"gangDiscovery": {"labels": {"gangIdLabel": "a" * 64}}},
+    {"gangDiscovery": {"labels": {"gangIdLabel": "a/" + "b" * 63}}},
+    {"gangDiscovery": "auto"},
+]
+
+
+def specs() -> Iterator[dict[str, Any]]:
+    yield from OTHERS
+    for method, labels, schedulers in itertools.product(METHODS, LABELS, SCHEDULERS):
+        chosen = {"method": method, "labels": labels, "ownerSchedulers": schedulers}
+        yield {"gangDiscovery": {key: value for key, value in chosen.items() if value is not None}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    if (folder := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    with ApiServer(tmp_path_factory.mktemp("crd"), folder) as made:
+        made.define(crd())
+        yield made
+
+
+def refused(server: ApiServer, spec: object) -> str:
+    """What the API server has against it; empty where it would take it."""
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": f"x-{uuid.uuid4().hex[:8]}"},
+        "spec": spec,
+    }
+    try:
+        server.call("POST", f"{path('default')}?dryRun=All", body)
+    except urllib.error.HTTPError as error:
+        with error:
+            assert error.code == 422, error
+            return str(json.loads(error.read())["message"])
+    return ""
+
+
+def test_the_api_server_and_the_controller_refuse_the_same(server: ApiServer) -> None:
+    tried = list(specs())
+    differ = [
+        (spec, said, found) for spec in tried if bool(said := refused(server, spec)) != bool(found := problems(spec))
+    ]
+    assert differ == []
+    assert any(problems(spec) for spec in tried)
+    assert not all(problems(spec) for spec in tried)
+
+
+def test_the_api_server_says_why_in_the_controllers_words(server: ApiServer) -> None:
+    said = refused(server, {"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "job"}}})
+    assert "labels is read only where method is auto or labels; set method so, or leave labels out" in said
+
+
+def test_the_definition_has_all_that_its_kind_needs() -> None:
+    spec = crd()["spec"]
+    assert (spec["scope"], spec["names"]["plural"], spec["names"]["kind"]) == ("Namespaced", PLURAL, KIND)
+    [version] = spec["versions"]
+    assert version["subresources"] == {"status": {}}
+    assert [column["name"] for column in version["additionalPrinterColumns"]][:2] == ["Accepted", "Reason"]

@@ -1,0 +1,82 @@
+"""The record of a generation, from two members to more than a ConfigMap can hold."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+from gangs import gang
+from preflight_e2e.plugin import Api
+from preflight_gang.delivery import TooLarge, config_map, record_of
+from preflight_gang.kube.client import Client
+from preflight_gang.objects import ConfigMap
+from preflight_gang.sealing import Record, Seat
+
+ROOM = 1024 * 1024
+
+
+def record(members: int) -> Record:
+    """Names as Jobs and clouds give them."""
+    seats = tuple(
+        Seat(
+            uid=str(uuid.uuid5(uuid.NAMESPACE_DNS, str(i))),
+            name=f"llm-pretraining-worker-{i}-{uuid.uuid5(uuid.NAMESPACE_URL, str(i)).hex[:5]}",
+            ip=f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}",
+            node=f"ip-10-0-{i >> 8 & 255}-{i & 255}.eu-central-1.compute.internal",
+            attempt=i % 3,
+        )
+        for i in range(members)
+    )
+    return Record(generation=3, seats=seats, token="t" * 64, master_port=29500, control_port=29501)
+
+
+def as_read(body: dict[str, Any]) -> ConfigMap:
+    """As it comes back from the API server."""
+    return msgspec.json.decode(msgspec.json.encode(body), type=ConfigMap)
+
+
+def size(found: ConfigMap) -> int:
+    return sum(map(len, [*found.data.values(), *found.binary_data.values()]))
+
+
+@pytest.mark.parametrize("members", [2, 4_000, 6_000, 20_000])
+def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
+    found = as_read(config_map(gang(), record(members), ""))
+    assert size(found) <= ROOM
+    assert record_of(found) == record(members)
+    assert found.data["expected_count"] == str(members)
+
+
+def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:
+    small, large, huge = (as_read(config_map(gang(), record(members), "")).data for members in (4_000, 6_000, 20_000))
+    assert "note" not in small
+    assert small["members"].startswith("{")
+    assert large["note"] == (
+        "members is packed (JSON, zlib) under binaryData: with 6000 members it would not fit into a ConfigMap's 1 MiB."
+    )
+    assert len(large["peers"].splitlines()) == 6_000
+    assert "peers is left out" in huge["note"]
+    assert "peers" not in huge
+
+
+def test_a_generation_that_no_config_map_can_hold_is_said_to_be_too_large() -> None:
+    with pytest.raises(TooLarge, match="60000 members"):
+        config_map(gang(), record(60_000), "")
+
+
+def test_a_packed_record_that_a_hand_made_unreadable_is_none() -> None:
+    body = config_map(gang(), record(6_000), "")
+    body["binaryData"] = {"members": b"x"}
+    assert record_of(as_read(body)) is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("members", [4_000, 20_000])
+async def test_an_api_server_takes_it(members: int, client: Client, api: Api) -> None:
+    body = config_map(gang(), record(members), "")
+    body["metadata"] |= {"namespace": api.namespace, "ownerReferences": []}
+    written = await client.create(api.path("configmaps"), body)
+    assert record_of(msgspec.json.decode(written, type=ConfigMap)) == record(members)
+    await client.delete(api.path("configmaps", body["metadata"]["name"]))

@@ -1,0 +1,165 @@
+"""Which PreflightConfig of a namespace is in force, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_gang.policy import LONGEST, Policy, judge, problems, status
+
+NOW = "2026-11-21T09:00:00Z"
+GOOD = {"enforcement": "observe"}
+CONDITION = {
+    "type": "Accepted",
+    "status": "True",
+    "reason": "InForce",
+    "message": "In force in namespace ml.",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-11-21T08:00:00Z",
+}
+
+
+def policy(
+    name: str, spec: Any = GOOD, *, second: int = 0, generation: int = 1, conditions: Any = (), **about: Any
+) -> Policy:
+    metadata = {
+        "name": name,
+        "namespace": "ml",
+        "uid": f"uid-{name}",
+        "resourceVersion": "7",
+        "generation": generation,
+        "creationTimestamp": f"2026-11-21T08:00:{second:02}Z",
+        **about,
+    }
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}}, Policy)
+
+
+def verdicts(*policies: Policy) -> dict[str, str]:
+    return {one.metadata.name: verdict.reason for one, verdict in judge(policies)}
+
+
+def test_one_alone_is_in_force() -> None:
+    assert verdicts(policy("one")) == {"one": "InForce"}
+
+
+def test_the_oldest_is_in_force_and_the_others_name_it() -> None:
+    judged = {
+        one.metadata.name: v for one, v in judge([policy("a", second=5), policy("z", second=1), policy("m", second=3)])
+    }
+    assert {name: v.reason for name, v in judged.items()} == {"a": "Superseded", "m": "Superseded", "z": "InForce"}
+    assert all("superseded by z" in judged[name].message for name in ("a", "m"))
+
+
+def test_of_those_as_old_as_each_other_the_first_by_name_is_in_force() -> None:
+    assert verdicts(policy("b"), policy("a")) == {"a": "InForce", "b": "Superseded"}
+
+
+def test_the_oldest_valid_one_is_in_force() -> None:
+    assert verdicts(policy("old", {}), policy("new", second=1)) == {"old": "Invalid", "new": "InForce"}
+
+
+def test_what_is_being_deleted_makes_room_at_once() -> None:
+    going = policy("old", deletionTimestamp="2026-11-21T08:30:00Z")
+    assert verdicts(going, policy("new", second=1)) == {"old": "Terminating", "new": "InForce"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=8), st.randoms())
+def test_at_most_one_is_in_force_it_is_told_last_and_the_order_of_coming_does_not_matter(
+    drawn: list[tuple[int, bool, bool]], chance: Any
+) -> None:
+    made = [
+        policy(f"p{i}", GOOD if valid else {}, second=second, deletionTimestamp=NOW if going else None)
+        for i, (second, valid, going) in enumerate(drawn)
+    ]
+    judged = judge(made)
+    shuffled = list(made)
+    chance.shuffle(shuffled)
+    assert judge(shuffled) == judged
+    assert len(judged) == len(made)
+    assert [v.accepted for _, v in judged[:-1]].count(True) == 0
+    assert any(v.accepted for _, v in judged) == any(valid and not going for _, valid, going in drawn)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (None, ["spec:"]),
+        ({}, ["spec: nothing is set"]),
+        ({"enforcement": "maybe"}, ["spec.enforcement: \"maybe\" is not one of enforce, observe"]),
+        ({"gangDiscovery": {"method": "slurm", "optIn": ["mpi"]}}, ["spec.gangDiscovery.method", "spec.gangDiscovery.optIn[0]"]),
+        ({"gangDiscovery": {"labels": {"gangIdLabel": "a b", "gangSizeLabel": "c d"}}}, ["gangIdLabel", "gangSizeLabel"]),
+        ({"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "a"}}}, ["labels is read only where method is auto or labels"]),
+        ({"gangDiscovery": {"method": "volcano", "ownerSchedulers": ["mine"]}}, ["ownerSchedulers is read only"]),
+        (
+            {"gangDiscovery": {"labels": {"gangIdLabel": "same", "gangSizeLabel": "same"}}},
+            ["gangIdLabel and gangSizeLabel are the same label"],
+        ),
+        (
+            {"gangDiscovery": {"labels": {"gangIdLabel": "preflight.nvsentinel.nvidia.com/gang"}}},
+            ["gangIdLabel is below preflight.nvsentinel.nvidia.com/"],
+        ),
+    ],
+)  # fmt: skip
+def test_every_problem_is_one_sentence_with_its_path(spec: Any, said: list[str]) -> None:
+    found = problems(spec)
+    assert len(found) == len(said)
+    for problem, part in zip(found, said, strict=True):
+        assert part in problem
+        assert problem.startswith("spec")
+        assert problem.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"enforcement": "enforce"},
+        {"gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "example.com/job"}}},
+        {"gangDiscovery": {"labels": {"gangSizeLabel": "size"}}},
+        {"gangDiscovery": {"method": "kai", "ownerSchedulers": ["mine"]}},
+        {"gangDiscovery": {"optIn": []}},
+        {"enforcement": "observe", "later": "versions may know more"},
+    ],
+)
+def test_what_makes_sense_has_no_problem(spec: Any) -> None:
+    assert problems(spec) == []
+
+
+def test_a_message_has_an_end() -> None:
+    schedulers = [""] * 500
+    [(_, verdict)] = judge([policy("long", {"gangDiscovery": {"ownerSchedulers": schedulers}})])
+    assert len(verdict.message) == LONGEST
+
+
+def written(one: Policy) -> dict[str, Any] | None:
+    [(_, verdict)] = judge([one])
+    return status(one, verdict, NOW)
+
+
+def test_a_status_names_the_version_and_the_generation_it_was_judged_at() -> None:
+    body = written(policy("one", generation=4))
+    assert body is not None
+    assert (body["metadata"]["resourceVersion"], body["metadata"]["uid"]) == ("7", "uid-one")
+    assert body["status"]["conditions"] == [CONDITION | {"observedGeneration": 4, "lastTransitionTime": NOW}]
+
+
+def test_a_status_that_says_so_already_is_not_written() -> None:
+    assert written(policy("one", conditions=[CONDITION])) is None
+
+
+def test_the_time_of_a_transition_is_that_of_a_changed_status() -> None:
+    again = written(policy("one", generation=2, conditions=[CONDITION]))
+    assert again is not None
+    assert again["status"]["conditions"] == [CONDITION | {"observedGeneration": 2}]
+    refused = written(policy("one", {}, generation=2, conditions=[CONDITION]))
+    assert refused is not None
+    assert refused["status"]["conditions"][0]["lastTransitionTime"] == NOW
+
+
+def test_conditions_of_others_stay() -> None:
+    other = {**CONDITION, "type": "Theirs", "status": "Unknown"}
+    body = written(policy("one", conditions=[other]))
+    assert body is not None
+    assert [c["type"] for c in body["status"]["conditions"]] == ["Theirs", "Accepted"]

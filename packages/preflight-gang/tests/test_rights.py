@@ -1,0 +1,217 @@
+"""The chart's rights are exactly what a controller uses: one that does all it ever does, on an API server that writes an audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from kube_world import until
+from played import Cluster, container, played, result_line
+from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
+from preflight_e2e.helm import UMBRELLA, Object, render
+from preflight_e2e.rights import NOT_SENT, Rights, compared, granted, read
+from preflight_gang.crd import crd
+from preflight_gang.kube.client import Client, KubeError
+from preflight_gang.kube.connection import connection
+from preflight_gang.sources import BUILT_IN
+from preflight_proto import names, policy
+from replica import replica
+
+pytestmark = pytest.mark.anyio
+
+HOME = "preflight"
+ACCOUNT = f"system:serviceaccount:{HOME}:preflight-gang"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+PATHS = {
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{HOME}/roles",
+    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{HOME}/rolebindings",
+    "ServiceAccount": f"/api/v1/namespaces/{HOME}/serviceaccounts",
+}
+
+
+def chart() -> list[Object]:
+    return render(UMBRELLA, {"preflight-gang": {"enabled": True}}, namespace=HOME)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server with the chart's accounts and roles, and with every kind that knows sizes."""
+    folder = assets()
+    if folder is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    home = tmp_path_factory.mktemp("audited")
+    (home / "policy.json").write_text(json.dumps(POLICY))
+    more = [
+        f"--audit-policy-file={home}/policy.json",
+        f"--audit-log-path={home}/audit.log",
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+    ]
+    gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
+    with ApiServer(home, folder, authorization="RBAC", feature_gates=gates, runtime_config=groups, more=more) as server:
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
+        for item in chart():
+            if item["kind"] in PATHS:
+                server.call("POST", PATHS[item["kind"]], item)
+        server.define(crd())
+        for group, plural, kind in sorted(foreign()):
+            server.call(
+                "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(group, plural, kind)
+            )
+        yield server
+
+
+def foreign() -> set[tuple[str, str, str]]:
+    """Kinds that know sizes and are not Kubernetes' own."""
+    every = {(kind.group, kind.resource, kind.kind) for kinds in BUILT_IN.values() for kind in kinds}
+    return {one for one in every if one[0] not in {"batch", "scheduling.k8s.io"}}
+
+
+def definition(group: str, plural: str, kind: str) -> Object:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    shown = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # Groups under k8s.io want to know who has approved of them.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [shown],
+        },
+    }
+
+
+@pytest.fixture
+async def cluster(audited: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
+    labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
+    audited.call("POST", "/api/v1/namespaces", {"metadata": {"name": "training", "labels": labels}})
+    admin = connection({"KUBECONFIG": str(audited.kubeconfig(tmp_path / "admin"))})
+    async with Client(admin) as client, played(client, "training") as cluster:
+        yield cluster
+
+
+async def everything(cluster: Cluster) -> None:
+    """All that a controller has to do with gangs and pods."""
+    shown = {
+        "name": names.VOLUME_PREFIX + "node",
+        "downwardAPI": {
+            "items": [
+                {"path": "topology", "fieldRef": {"fieldPath": f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']"}}
+            ]
+        },
+    }
+    for i in range(2):
+        await cluster.admit(f"pod-{i}")
+        await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    # A replaced member changes the record, and whom it belongs to.
+    await cluster.delete("pod-1")
+    await cluster.admit("pod-1")
+    await cluster.address("pod-1", "10.0.0.3")
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    # Somebody else's ConfigMap is in the way.
+    await cluster.client.create("/api/v1/namespaces/training/configmaps", {"metadata": {"name": "preflight-job-2"}})
+    for i in (2, 3):
+        await cluster.admit(f"pod-{i}", gang="job-2")
+        await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
+        await cluster.test(f"pod-{i}")
+    await cluster.answered("wait", "pod-2", "pod-3")
+    # A check has ended.
+    ended = container("dcgm-diag", "ended", message=result_line("dcgm-diag", "passed", "OK"))
+    await cluster.report("pod-0", ended, container("nccl-allreduce", "waiting"))
+    await until(lambda: cluster.events, "the Event")
+    # A pod shows its node to a container.
+    await cluster.admit("pod-4", gang="job-3", spec={"volumes": [shown, {"name": names.GANG_VOLUME, "emptyDir": {}}]})
+    # A namespace has a configuration of its own.
+    config = {"apiVersion": f"{policy.GROUP}/{policy.VERSION}", "kind": policy.KIND, "metadata": {"name": "ours"}}
+    await cluster.client.create(policy.path("training"), {**config, "spec": {"enforcement": "observe"}})
+    # A gang by each source.
+    for source in BUILT_IN:
+        await cluster.admit(f"by-{source.lower()}", gang=f"by-{source}", source=source, about="train", size=None)
+
+
+async def test_the_chart_grants_exactly_what_a_controller_uses(
+    audited: ApiServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    path = audited.kubeconfig(tmp_path / "account", audited.token_of(HOME, "preflight-gang"))
+    async with replica(connection({"KUBECONFIG": str(path)}), HOME, tmp_path / "one") as one:
+        await until(lambda: one.leads, "it leads")
+        await everything(cluster)
+
+        allowed = granted(chart())
+
+        def rights() -> list[str]:
+            with (audited.home / "audit.log").open() as lines:
+                return compared(read(lines), allowed)
+
+        with anyio.move_on_after(60):
+            while any("never did" in said for said in rights()):
+                await anyio.sleep(0.2)
+    assert rights() == []
+
+
+async def test_without_the_right_to_delete_the_owners_of_a_record_cannot_change_where_a_cluster_guards_them(
+    audited: ApiServer,
+) -> None:
+    """Why the chart grants what no request of the controller needs."""
+    assert ("", "configmaps", "delete") in NOT_SENT
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "update"]}]
+    audited.call("POST", PATHS["ClusterRole"], {"metadata": {"name": "meek"}, "rules": rules})
+    audited.call("POST", PATHS["ServiceAccount"], {"metadata": {"name": "meek"}})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meek"}
+    subject = {"kind": "ServiceAccount", "name": "meek", "namespace": HOME}
+    audited.call(
+        "POST", PATHS["ClusterRoleBinding"], {"metadata": {"name": "meek"}, "roleRef": role, "subjects": [subject]}
+    )
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": "u-1", "blockOwnerDeletion": False}
+    record: Object = {"metadata": {"name": "preflight-owned", "ownerReferences": [owner]}}
+    where = "/api/v1/namespaces/default/configmaps"
+    audited.call("POST", where, record)
+    meek = audited.kubeconfig(audited.home / "meek", audited.token_of(HOME, "meek"))
+    target = connection({"KUBECONFIG": str(meek)})
+    async with Client(target) as client:
+        await client.replace(f"{where}/preflight-owned", record)
+        record["metadata"]["ownerReferences"] = [{**owner, "uid": "u-2"}]
+        with pytest.raises(KubeError, match="cannot set an ownerRef on a resource you can't delete"):
+            await client.replace(f"{where}/preflight-owned", record)
+
+
+def line(verb: str, resource: str, *, user: str = ACCOUNT, allowed: bool = True, **ref: str) -> str:
+    decision = {"authorization.k8s.io/decision": "allow" if allowed else "forbid"}
+    return json.dumps(
+        {"verb": verb, "user": {"username": user}, "objectRef": {"resource": resource, **ref}, "annotations": decision}
+    )
+
+
+def test_what_is_too_much_and_what_is_too_little_is_said() -> None:
+    log = [
+        line("list", "pods"),
+        line("patch", "pods", subresource="status", allowed=False),
+        line("get", "jobs", apiGroup="batch"),
+        '{"verb":"get","user":{"username":"x"},"requestURI":"/healthz"}',
+        '{"cut',
+    ]
+    used = read(log)
+    assert used == {
+        ACCOUNT: Rights(used={("", "pods", "list"), ("batch", "jobs", "get")}, refused={("", "pods/status", "patch")})
+    }
+    assert compared(used, {ACCOUNT: {("", "pods", "list"), ("", "secrets", "get")}}) == [
+        f"{ACCOUNT}: may get secrets, and never did.",
+        f"{ACCOUNT}: tried to patch pods/status, and may not.",
+        f"{ACCOUNT}: did get jobs.batch, by a right that is not the chart's.",
+    ]

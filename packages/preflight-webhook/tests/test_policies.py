@@ -1,0 +1,336 @@
+"""What namespaces set for themselves: what of it counts, and that no admission asks for it. Against the API double and a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from preflight_e2e.apiserver import ApiServer
+from preflight_e2e.chart_schema import CRD
+from preflight_e2e.plugin import Api, api, real_api_server
+from preflight_e2e.simcluster import Answer, ApiDouble, write_kubeconfig
+from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
+from preflight_webhook import kube
+from preflight_webhook.app import Admission, State
+from preflight_webhook.config import parse
+from preflight_webhook.metrics import Metrics
+from preflight_webhook.policies import Policies, Policy
+from preflight_webhook.policy import effective
+
+__all__ = ["api", "real_api_server"]
+
+CONFIG = parse("checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: n}]\nskipNcclWithoutNetwork: false")
+OBSERVE = {"enforcement": "observe"}
+BY_LABEL = {"gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "example.com/job"}}}
+
+
+# --- what is set, over the cluster's configuration
+
+
+def spec(made: dict[str, Any]) -> Spec:
+    return decode_spec(json.dumps(made).encode())
+
+
+def test_what_is_set_replaces_what_the_cluster_says_and_nothing_else() -> None:
+    config = effective(CONFIG, spec(BY_LABEL))
+    discovery, before = config.gang_discovery, CONFIG.gang_discovery
+    assert (discovery.method, discovery.labels.gang_id_label) == ("labels", "example.com/job")
+    assert discovery.labels.gang_size_label == before.labels.gang_size_label
+    assert discovery.owner_schedulers == before.owner_schedulers
+    assert config.checks == CONFIG.checks
+
+
+def test_an_empty_list_replaces_too() -> None:
+    assert effective(CONFIG, spec({"gangDiscovery": {"ownerSchedulers": []}})).gang_discovery.owner_schedulers == ()
+
+
+@pytest.mark.parametrize("word", ["observe", "enforce"])
+def test_enforcement_is_that_of_all_checks(word: str) -> None:
+    assert {check.enforcement for check in effective(CONFIG, spec({"enforcement": word})).checks} == {word}
+
+
+def test_the_same_two_make_the_same_configuration() -> None:
+    assert effective(CONFIG, spec(OBSERVE)) is effective(CONFIG, spec(OBSERVE))
+
+
+# --- followed
+
+
+class Cluster:
+    """PreflightConfigs, with the status that a test gives them."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._target, self.namespace = kube.connection({"KUBECONFIG": str(kubeconfig)}), namespace
+
+    def create(self, name: str, wanted: dict[str, Any]) -> None:
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": name}, "spec": wanted}
+        with kube.Client(self._target) as client:
+            client.create(path(self.namespace), body)
+
+    def judge(self, name: str, status: str = "True") -> None:
+        """As the gang controller does it."""
+        condition: dict[str, Any] = {
+            "type": "Accepted",
+            "status": status,
+            "reason": "InForce" if status == "True" else "Invalid",
+            "message": "why",
+            "lastTransitionTime": "2026-11-21T08:00:00Z",
+        }
+        with kube.Client(self._target) as client:
+            item = client.get(path(self.namespace, name)) or {}
+            condition["observedGeneration"] = item["metadata"]["generation"]
+            client.replace(path(self.namespace, name) + "/status", {**item, "status": {"conditions": [condition]}})
+
+    def change(self, name: str, wanted: dict[str, Any]) -> None:
+        with kube.Client(self._target) as client:
+            item = client.get(path(self.namespace, name)) or {}
+            client.replace(path(self.namespace, name), {**item, "spec": wanted})
+
+    def accepted(self, name: str, wanted: dict[str, Any]) -> None:
+        self.create(name, wanted)
+        self.judge(name)
+
+    def delete(self, name: str) -> None:
+        with kube.Client(self._target) as client:
+            client._send("DELETE", path(self.namespace, name))
+
+
+@pytest.fixture
+def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
+    if api.kind == "real":
+        server: ApiServer = request.getfixturevalue("real_api_server")
+        server.define(yaml.safe_load(CRD.read_text()))
+    return Cluster(api.kubeconfig, api.namespace)
+
+
+@asynccontextmanager
+async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[Policies]:
+    policies = Policies(lambda: kube.connection({"KUBECONFIG": str(kubeconfig)}), Metrics(), **options)
+    task = asyncio.create_task(policies.run())
+    try:
+        yield policies
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(true: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, f"never happened: {what}"
+        await asyncio.sleep(0.01)
+
+
+def followed(api: Api, story: Callable[[Policies], Any]) -> None:
+    async def run() -> None:
+        async with following(api.kubeconfig) as policies:
+            await until(lambda: policies.synced, "they are read")
+            await story(policies)
+
+    asyncio.run(run())
+
+
+def test_what_is_accepted_before_and_after_the_start_is_in_force(api: Api, cluster: Cluster) -> None:
+    cluster.accepted("one", OBSERVE)
+
+    async def story(policies: Policies) -> None:
+        assert policies.of(cluster.namespace) == Policy("one", spec(OBSERVE))
+        assert policies.of("elsewhere") is None
+        await asyncio.to_thread(cluster.delete, "one")
+        await until(lambda: policies.of(cluster.namespace) is None, "it is gone")
+        await asyncio.to_thread(cluster.accepted, "two", BY_LABEL)
+        await until(lambda: policies.of(cluster.namespace) == Policy("two", spec(BY_LABEL)), "the other one")
+
+    followed(api, story)
+
+
+def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(api: Api, cluster: Cluster) -> None:
+    cluster.create("new", OBSERVE)
+    cluster.create("refused", OBSERVE)
+    cluster.judge("refused", "False")
+
+    async def story(policies: Policies) -> None:
+        assert policies.of(cluster.namespace) is None
+        await asyncio.to_thread(cluster.judge, "new")
+        await until(lambda: policies.of(cluster.namespace), "accepted")
+        await asyncio.to_thread(cluster.change, "new", BY_LABEL)
+        await until(lambda: not policies.of(cluster.namespace), "not as it is now")
+        await asyncio.to_thread(cluster.judge, "new")
+        await until(lambda: policies.of(cluster.namespace) == Policy("new", spec(BY_LABEL)), "accepted again")
+
+    followed(api, story)
+
+
+def test_where_two_say_that_they_are_in_force_none_is(api: Api, cluster: Cluster) -> None:
+    cluster.accepted("one", OBSERVE)
+    cluster.accepted("two", BY_LABEL)
+
+    async def story(policies: Policies) -> None:
+        assert policies.of(cluster.namespace) is None
+        await asyncio.to_thread(cluster.judge, "one", "False")
+        await until(lambda: policies.of(cluster.namespace) == Policy("two", spec(BY_LABEL)), "one is left")
+
+    followed(api, story)
+
+
+def test_after_history_is_lost_it_is_read_anew(api: Api, cluster: Cluster) -> None:
+    async def story(policies: Policies) -> None:
+        await asyncio.to_thread(api.forget)
+        await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
+        await until(lambda: policies.of(cluster.namespace), "it is seen")
+
+    followed(api, story)
+
+
+# --- trouble, which only the double can make at will
+
+
+@pytest.fixture
+def double(tmp_path: Path) -> Iterator[ApiDouble]:
+    with ApiDouble() as made:
+        write_kubeconfig(tmp_path / "kubeconfig", made.url)
+        yield made
+
+
+def test_a_cluster_without_the_kind_has_none_and_is_asked_again(double: ApiDouble, tmp_path: Path) -> None:
+    double.within(lambda: double.api.absent.add(f"{GROUP}/{VERSION}"))
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        double.within(double.api.absent.clear)
+        await asyncio.sleep(0)
+
+    async def story() -> None:
+        async with following(tmp_path / "kubeconfig", sleep=sleep) as policies:
+            await until(lambda: policies.synced, "it is known that there are none")
+            cluster = Cluster(tmp_path / "kubeconfig", "default")
+            await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
+            await until(lambda: policies.of("default"), "it is found")
+            assert not policies.problem
+        assert 45 < pauses[0] < 75
+
+    asyncio.run(story())
+
+
+def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(double: ApiDouble, tmp_path: Path) -> None:
+    Cluster(tmp_path / "kubeconfig", "default").accepted("one", OBSERVE)
+    sad = {"kind": "Status", "message": "no", "code": 500}
+
+    async def story() -> None:
+        async with following(tmp_path / "kubeconfig") as policies:
+            await until(lambda: policies.of("default"), "it is seen")
+            state = State(CONFIG, policies=policies, started=True)
+
+            def break_off() -> None:
+                double.fault = lambda request: Answer(500, sad)
+                for writer in double._open.values():
+                    writer.transport.abort()
+
+            double.within(break_off)
+            await until(lambda: "500" in policies.problem, "trouble")
+            assert policies.of("default")
+            assert state.unready() == ""
+
+    asyncio.run(story())
+
+
+def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_path: Path) -> None:
+    sad = {"kind": "Status", "message": "no", "code": 403}
+    double.fault = lambda request: Answer(403, sad)
+
+    async def story() -> None:
+        async with following(tmp_path / "kubeconfig") as policies:
+            await until(lambda: "403" in policies.problem, "refused")
+            state = State(CONFIG, policies=policies, started=True)
+            assert "list and watch" in state.unready()
+            off = parse("checks: []\npreflightConfigs: {enabled: false}")
+            assert State(off, policies=policies, started=True).unready() == ""
+
+    asyncio.run(story())
+
+
+def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
+    double: ApiDouble, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Cluster(tmp_path / "kubeconfig", "default").accepted("later", {"gangDiscovery": {"method": "quantum"}})
+    Cluster(tmp_path / "kubeconfig", "kube-system").accepted("one", OBSERVE)
+
+    async def story() -> None:
+        async with following(tmp_path / "kubeconfig") as policies:
+            await until(lambda: policies.of("kube-system"), "the other one is in force")
+            assert policies.of("default") is None
+
+    asyncio.run(story())
+    assert any("later is accepted but not understood" in record.message for record in caplog.records)
+
+
+def test_where_there_is_no_cluster_there_are_none() -> None:
+    async def story() -> None:
+        def connect() -> kube.Connection:
+            return kube.connection({})
+
+        policies = Policies(connect, Metrics())
+        task = asyncio.create_task(policies.run())
+        await until(lambda: policies.synced, "it is known")
+        task.cancel()
+
+    asyncio.run(story())
+
+
+# --- admission
+
+
+def review(namespace: str, number: int) -> bytes:
+    pod = {
+        "metadata": {"name": f"p-{number}", "labels": {"example.com/job": "train"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+    }
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": f"u-{number}", "kind": kind, "operation": "CREATE", "namespace": namespace, "object": pod}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+async def admitted(state: State, namespace: str, number: int = 0) -> str:
+    """The patch of one pod."""
+    transport = httpx.ASGITransport(app=Admission(state))
+    async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as http:
+        answer = await http.post(
+            "/mutate-pod", content=review(namespace, number), headers={"content-type": "application/json"}
+        )
+    patch = answer.json()["response"]["patch"]
+    return base64.b64decode(patch).decode()
+
+
+def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(double: ApiDouble, tmp_path: Path) -> None:
+    Cluster(tmp_path / "kubeconfig", "default").accepted("by-label", BY_LABEL | OBSERVE)
+
+    async def story() -> None:
+        async with following(tmp_path / "kubeconfig") as policies:
+            await until(lambda: policies.of("default"), "it is seen")
+            await until(lambda: any("watch" in request.params for request in double.requests), "it is watched")
+            state = State(CONFIG, policies=policies, started=True)
+            asked = len(double.requests)
+            patches = await asyncio.gather(*(admitted(state, "default", number) for number in range(128)))
+            assert all('\\"id\\":\\"train\\"' in patch for patch in patches)
+            assert all('"observe"' in patch for patch in patches)
+            assert len(double.requests) == asked
+            elsewhere = await admitted(state, "kube-system")
+            assert "train" not in elsewhere
+            assert '"observe"' not in elsewhere
+            off = State(
+                parse("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}"), policies=policies
+            )
+            assert '"observe"' not in await admitted(off, "default")
+
+    asyncio.run(story())

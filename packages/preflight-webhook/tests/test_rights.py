@@ -1,0 +1,47 @@
+"""What the webhook may do under the rights that the chart gives: follow PreflightConfigs, and nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.chart_schema import CRD
+from preflight_e2e.helm import INJECTOR, Release
+from preflight_proto.policy import path
+from preflight_webhook import kube
+from test_policies import OBSERVE, Cluster, following, until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    """With the chart installed; no kubelet is there to run its pods."""
+    if (folder := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    with ApiServer(tmp_path, folder, authorization="RBAC") as made:
+        made.define(yaml.safe_load(CRD.read_text()))
+        Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install({}, wait=False)
+        yield made
+
+
+def test_the_webhook_follows_them_and_may_not_write_them(server: ApiServer) -> None:
+    cluster = Cluster(server.home / "admin", "default")
+    cluster.accepted("one", OBSERVE)
+    own = server.kubeconfig(server.home / "own", server.token_of("preflight", "preflight-injector"))
+
+    async def story() -> None:
+        async with following(own) as policies:
+            await until(lambda: policies.of("default"), "it is seen")
+            await asyncio.to_thread(cluster.delete, "one")
+            await until(lambda: not policies.of("default"), "it is gone")
+
+    asyncio.run(story())
+    with kube.Client(kube.connection({"KUBECONFIG": str(own)})) as client:
+        for method in ("POST", "DELETE"):
+            with pytest.raises(kube.KubeError, match="403"):
+                client._send(method, path("default"), {})
