@@ -37,7 +37,7 @@ def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monke
     brings, said = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
     assert brings.gpus == GPUS
     assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
-    assert said == ["topology: p5.xml for p5.48xlarge"]
+    assert said == [f"topology: {folder}/p5.xml for the instance type p5.48xlarge"]
 
 
 def test_the_workloads_own_topology_file_comes_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_without_a_file_nccl_finds_out_for_itself(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     brings, said = brought(Settings())
     assert (brings.variables, brings.trouble) == ({}, None)
-    assert said == ["topology: NCCL's own detection"]
+    assert said == ["topology: NCCL's own detection, as no instance type is mapped to a file"]
 
 
 def test_where_it_may_not_the_gang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

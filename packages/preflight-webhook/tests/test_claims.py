@@ -14,6 +14,7 @@ from preflight_webhook.admission import decide
 from preflight_webhook.claims import Claim, Devices, Ref, devices, read
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision
+from preflight_webhook.workloads import Found, needed
 
 CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}
@@ -195,3 +196,17 @@ def test_a_container_with_a_gpu_claim_decides_about_the_environment() -> None:
     pod["spec"]["containers"].insert(0, {"name": "side", "image": "i", "env": [{"name": "NCCL_X", "value": "side"}]})
     [one] = judged(pod, config)[1]["spec"]["initContainers"]
     assert {"name": "NCCL_X", "value": "gpu"} in one["env"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_a_live_claim_is_found_in_the_version_that_the_cluster_serves(version: str) -> None:
+    asked = []
+
+    def get(path: str) -> dict[str, Any] | None:
+        asked.append(path)
+        return {"kind": "ResourceClaim", "spec": {}} if f"/{version}/" in path else None
+
+    pod = {"spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}]}}
+    known = needed(Found("Pod p", "ml", pod, {}, confined=False), get)
+    assert known == {Ref("resourceclaims", "shared"): ()}
+    assert asked[-1] == f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"

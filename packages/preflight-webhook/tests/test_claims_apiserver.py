@@ -23,8 +23,7 @@ import yaml
 from preflight_e2e.apiserver import ApiServer, assets
 from preflight_e2e.chart_schema import CRD
 from preflight_proto import policy
-from preflight_webhook.claims import read
-from preflight_webhook.lookups import VERSIONS
+from preflight_webhook.claims import VERSIONS, read
 
 pytestmark = pytest.mark.timeout(180)  # the first of them starts an API server and two webhooks
 

@@ -230,12 +230,12 @@ def test_topology_files_by_instance_type_reach_the_check() -> None:
     assert env["PREFLIGHT_TOPOLOGY_MAP"] == "a3=gcp.xml,p5.48xlarge=aws-p5.48xlarge.xml"
     assert env["NODE_INSTANCE_TYPE_PATH"] == "/etc/preflight-node/instance-type"
     assert "PREFLIGHT_TOPOLOGY_FALLBACK" not in env
-    assert env["NODE_TOPOLOGY_PATH"] == "/etc/preflight-node/topology"
+    assert env["NODE_TOPOLOGY_PATH"] == "/etc/preflight-node/node-topology"
     [volume] = [v for v in pod["spec"]["volumes"] if v["name"] == "preflight-node"]
     shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
     assert shown == {
         "instance-type": f"metadata.annotations['{INSTANCE_TYPE_ANNOTATION}']",
-        "topology": f"metadata.annotations['{TOPOLOGY_ANNOTATION}']",
+        "node-topology": f"metadata.annotations['{TOPOLOGY_ANNOTATION}']",
     }
     assert {"name": "preflight-node", "mountPath": "/etc/preflight-node", "readOnly": True} in check(pod)[
         "volumeMounts"

@@ -373,6 +373,24 @@ def test_log_lines_are_json_with_the_admission_s_uid(server: Server) -> None:
     assert "time" in line
 
 
+def test_no_value_of_an_environment_is_ever_logged(server: Server) -> None:
+    (server.folder / "config.yaml").write_text(
+        "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\nncclEnvPatterns: ['*']"
+    )
+    wait_for(server, "preflight_webhook_config_generation", 2)
+    pod = json.loads(json.dumps(GPU_POD))
+    main = pod["spec"]["containers"][0]
+    for value in ("s3cr3t", "$(OTHER)s3cr3t", ["s3cr3t"]):
+        for name in ("NCCL_TOPO_FILE", "LD_PRELOAD", "TOKEN"):
+            main["env"] = [{"name": name, "value": value}]
+            post(server, json.dumps(review(pod)).encode())
+    post(server, json.dumps(review({"spec": {"containers": [{"name": ["s3cr3t"], "env": "s3cr3t"}]}})).encode())
+    server.process.send_signal(signal.SIGTERM)
+    stdout, stderr = server.process.communicate(timeout=30)
+    assert stdout.count("\n") > 10
+    assert "s3cr3t" not in stdout + stderr
+
+
 def test_a_taken_port_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
     write_certificate(trustme.CA(), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -108,11 +108,11 @@ async def _equipment(run: Run[Settings]) -> Equipment:
         return Equipment()
     try:
         gpus = await run.gpus()
-        topology = await find_topology(run.settings, os.environ)
+        chosen = await find_topology(run.settings, os.environ)
     except Inconclusive as error:
         return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
-    run.progress(f"topology: {topology.why}")
-    variables = {"NCCL_TOPO_FILE": topology.path} if topology.path is not None else {}
+    run.progress(f"topology: {chosen.why}")
+    variables = {"NCCL_TOPO_FILE": chosen.path} if chosen.path is not None else {}
     mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
     return Equipment("nccl", len(gpus), gpus, variables, trouble)

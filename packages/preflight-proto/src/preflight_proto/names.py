@@ -60,7 +60,7 @@ TOPOLOGY_FILE: Final = "node-topology"
 STATE_DIR: Final = "/var/lib/preflight"
 NODE_DIR: Final = "/etc/preflight-node"
 INSTANCE_TYPE_PATH: Final = NODE_DIR + "/instance-type"
-TOPOLOGY_PATH: Final = NODE_DIR + "/topology"
+TOPOLOGY_PATH: Final = NODE_DIR + "/" + TOPOLOGY_FILE
 """What the pod's annotations of the same meaning say, as files."""
 TOPOLOGY_FILES_DIR: Final = "/opt/nvsentinel/nccl-topologies"
 """NCCL's topology files, in the images of the NCCL checks."""

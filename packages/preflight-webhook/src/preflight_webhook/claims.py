@@ -12,7 +12,11 @@ from typing import Any, Final, NamedTuple
 from .config import Config
 from .objects import ClaimEntry
 
-__all__ = ["Claim", "Devices", "Ref", "Request", "detects", "devices", "read", "ref"]
+__all__ = ["GROUP", "VERSIONS", "Claim", "Devices", "Ref", "Request", "detects", "devices", "read", "ref"]
+
+GROUP: Final = "/apis/resource.k8s.io"
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""Those whose shape is known, newest first."""
 
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"

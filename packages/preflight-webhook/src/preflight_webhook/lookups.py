@@ -17,15 +17,12 @@ from urllib.parse import quote
 import httpx
 
 from . import claims
-from .claims import Claim, Ref
+from .claims import GROUP, VERSIONS, Claim, Ref
 from .kube import Connection, KubeError
 from .metrics import Metrics
 
 __all__ = ["Lookups", "Unavailable"]
 
-GROUP: Final = "/apis/resource.k8s.io"
-VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-"""Those whose shape is known, newest first."""
 KEPT: Final = 60.0
 """Seconds; a claim of the same name may have been made anew since."""
 ABSENT_KEPT: Final = 1.0

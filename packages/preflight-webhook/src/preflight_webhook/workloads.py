@@ -113,7 +113,9 @@ def needed(found: Found, get: Callable[[str], Object | None]) -> dict[Ref, Claim
     ]
     known = {}
     for ref in refs:
-        made = get(f"/apis/resource.k8s.io/v1/namespaces/{found.namespace}/{ref.plural}/{ref.name}")
+        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
+        there = (get(f"{claims.GROUP}/{version}/{where}") for version in claims.VERSIONS)
+        made = next((one for one in there if one is not None), None)
         known[ref] = None if made is None else claims.read(made)
     return known
 
