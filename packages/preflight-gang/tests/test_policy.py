@@ -159,7 +159,14 @@ def test_the_time_of_a_transition_is_that_of_a_changed_status() -> None:
 
 
 def test_conditions_of_others_stay() -> None:
-    other = {**CONDITION, "type": "Theirs", "status": "Unknown"}
+    other = {"type": "Theirs", "status": "Unknown", "since": "long ago"}
     body = written(policy("one", conditions=[other]))
     assert body is not None
+    assert body["status"]["conditions"][0] == other
     assert [c["type"] for c in body["status"]["conditions"]] == ["Theirs", "Accepted"]
+
+
+def test_a_condition_that_cannot_be_read_is_written_anew() -> None:
+    body = written(policy("one", conditions=[CONDITION | {"observedGeneration": "one"}]))
+    assert body is not None
+    assert body["status"]["conditions"] == [CONDITION | {"lastTransitionTime": NOW}]

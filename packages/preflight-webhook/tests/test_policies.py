@@ -254,8 +254,10 @@ def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_
             await until(lambda: "403" in policies.problem, "refused")
             state = State(CONFIG, policies=policies, started=True)
             assert "list and watch" in state.unready()
-            off = parse("checks: []\npreflightConfigs: {enabled: false}")
-            assert State(off, policies=policies, started=True).unready() == ""
+            off = State(parse("checks: []\npreflightConfigs: {enabled: false}"), policies=policies, started=True)
+            assert off.unready() == ""
+            off.config = CONFIG
+            assert off.unready() == "", "who was ready stays so"
 
     asyncio.run(story())
 

@@ -85,7 +85,7 @@ class _About(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Status(msgspec.Struct, frozen=True, kw_only=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[dict[str, Any], ...] = ()
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def said(self) -> Condition | None:
         """What the cluster says about it so far, perhaps about an earlier generation."""
-        return next((one for one in self.status.conditions if one.type == ACCEPTED), None)
+        for one in self.status.conditions:
+            if one.get("type") == ACCEPTED:
+                try:
+                    return msgspec.convert(one, Condition)
+                except msgspec.ValidationError:
+                    return None
+        return None
 
 
 class Verdict(NamedTuple):
@@ -184,7 +190,7 @@ def status(one: Policy, verdict: Verdict, now: str) -> dict[str, Any] | None:
         return None
     if said is None or said.status != wanted.status:
         wanted = msgspec.structs.replace(wanted, last_transition_time=now)
-    others = [condition for condition in one.status.conditions if condition.type != ACCEPTED]
+    others = [condition for condition in one.status.conditions if condition.get("type") != ACCEPTED]
     about = one.metadata
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -195,5 +201,5 @@ def status(one: Policy, verdict: Verdict, now: str) -> dict[str, Any] | None:
             "uid": about.uid,
             "resourceVersion": about.resource_version,
         },
-        "status": {"conditions": msgspec.to_builtins([*others, wanted])},
+        "status": {"conditions": [*others, msgspec.to_builtins(wanted)]},
     }

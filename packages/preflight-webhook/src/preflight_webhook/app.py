@@ -46,15 +46,19 @@ class State:
     policies: Policies | None = None
     started: bool = False
     stopping: bool = False
+    _was_ready: bool = False
 
     def unready(self) -> str:
         """Why requests should go elsewhere; empty where they need not. Once ready, only stopping ends it."""
         if self.stopping:
             return "stopping"
+        if self._was_ready:
+            return ""
         if not self.started:
             return "starting"
         if self.policies is not None and self.config.preflight_configs.enabled and not self.policies.synced:
             return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+        self._was_ready = True
         return ""
 
     def policy(self, namespace: str) -> Policy | None:
