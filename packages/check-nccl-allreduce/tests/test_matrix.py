@@ -28,11 +28,8 @@ def loopback(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[None]]]:
     """Every chosen row on loopback, begun ahead of its test."""
-    chosen = {
-        item.callspec.params["row"].id
-        for item in request.session.items
-        if hasattr(item, "callspec") and "row" in item.callspec.params
-    }
+    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    chosen = {row.id for each in params if isinstance(row := each.get("row"), Fault)}
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         yield {
