@@ -18,6 +18,7 @@ import uvloop
 
 from . import kube
 from .app import Admission, Plain, State
+from .at_once import AtOnce
 from .configfile import ConfigFile
 from .lookups import Lookups
 from .metrics import Metrics
@@ -126,7 +127,11 @@ async def _serve(
     }
     state.lookups = Lookups(kube.connection, state.metrics)
     admission = _Server(
-        uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
+        uvicorn.Config(
+            Admission(state),
+            **{**common, "http": AtOnce},
+            ssl_context_factory=lambda _config, _default: certificate.context,
+        )
     )
     plain = _Server(uvicorn.Config(Plain(state), **common))
     state.metrics.certificate_expiry.set(certificate.expires)
@@ -191,4 +196,4 @@ async def _serve(
         for watcher in watchers:
             watcher.cancel()
         await state.lookups.close()
-        log.info("stopped")
+        log.info("stopped")  # written at once, and with it every line before it
