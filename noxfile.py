@@ -180,7 +180,7 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook`, `-- gang` (both the real process; `--json FILE`), `-- localisation` (simulated gangs)."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- gang` (both the real process; `--json FILE`), `-- localisation` (simulated)."""
     sync(session, "--all-packages", "--group", "bench")
     session.run("python", "-m", "preflight_e2e.bench", *session.posargs, env=without_pythonpath())
 
