@@ -183,7 +183,7 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook`, `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- verdict` (real checks); `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))

@@ -2,7 +2,7 @@
 // request is one of its kind: each occurrence of that text is replaced by a number of as many digits.
 //
 // It does as little as possible per request, so that on a two-core machine the server is what is measured: each connection
-// writes prebuilt bytes, and of the answer it reads the status, the content-length and the body.
+// writes prebuilt bytes, and of the answer it reads the status and the body.
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"sync"
@@ -39,7 +40,9 @@ func main() {
 	warmup := flag.Float64("warmup", 1, "seconds that are not counted")
 	rate := flag.Float64("rate", 0, "requests per second over all connections; 0: as fast as answers come")
 	vary := flag.String("vary", "", "a text in the body that becomes a different number in every request")
+	first := flag.Uint64("first", 1, "the first of those numbers")
 	flag.Parse()
+	counter.Store(*first - 1)
 
 	body, err := os.ReadFile(*bodyFile)
 	if err != nil {
@@ -63,7 +66,7 @@ func main() {
 		go func(w *worker, offset int) {
 			defer group.Done()
 			own := varied{append([]byte(nil), request...), places, len(*vary)}
-			w.err = w.drive(*address, own, from, end, *rate/float64(*connections), offset)
+			w.err = w.drive(*address, own, from, end, *rate/float64(*connections), float64(offset) / *rate)
 		}(&workers[i], i)
 	}
 	group.Wait()
@@ -128,7 +131,7 @@ func occurrences(in []byte, text string) (places []int) {
 	return places
 }
 
-func (w *worker) drive(address string, request varied, from, end time.Time, rate float64, offset int) error {
+func (w *worker) drive(address string, request varied, from, end time.Time, rate, offset float64) error {
 	raw, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -136,17 +139,22 @@ func (w *worker) drive(address string, request varied, from, end time.Time, rate
 	connection := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 	defer connection.Close()
 	reader := bufio.NewReaderSize(connection, 64<<10)
-	var next time.Time
+	var due time.Time
 	if rate > 0 {
-		next = time.Now().Add(time.Duration(float64(offset) / rate / 16 * float64(time.Second)))
+		due = time.Now().Add(seconds2(offset))
 	}
 	for {
 		began := time.Now()
 		if rate > 0 {
-			// From when it was due, not from when it could be sent: a stalled server must not hide its own delay.
-			time.Sleep(time.Until(next))
-			began = next
-			next = next.Add(time.Duration(float64(time.Second) / rate))
+			if wait := due.Sub(began); wait > 0 {
+				// A sleep ends up to a millisecond late, which is ours: from when it is sent.
+				time.Sleep(wait)
+				began = time.Now()
+			} else {
+				// The answer before came too late to send this one in time, which is the server's: a stall must not hide its own delay.
+				began = due
+			}
+			due = due.Add(seconds2(1 / rate))
 		}
 		if time.Now().After(end) {
 			return nil
@@ -175,7 +183,7 @@ func answer(reader *bufio.Reader, into []byte) (int, []byte, error) {
 		return 0, nil, err
 	}
 	status, _ := strconv.Atoi(string(line[9:12]))
-	length := 0
+	length, chunked := 0, false
 	for {
 		line, err = reader.ReadSlice('\n')
 		if err != nil {
@@ -184,14 +192,39 @@ func answer(reader *bufio.Reader, into []byte) (int, []byte, error) {
 		if len(line) <= 2 {
 			break
 		}
-		if bytes.HasPrefix(bytes.ToLower(line), []byte("content-length:")) {
-			length, _ = strconv.Atoi(string(bytes.TrimSpace(line[15:])))
+		switch name, value, _ := bytes.Cut(bytes.ToLower(line), []byte(":")); string(name) {
+		case "content-length":
+			length, _ = strconv.Atoi(string(bytes.TrimSpace(value)))
+		case "transfer-encoding":
+			chunked = bytes.Contains(value, []byte("chunked"))
 		}
 	}
-	if cap(into) < length {
-		into = make([]byte, length)
+	if !chunked {
+		into, err = more(reader, into[:0], length)
+		return status, into, err
 	}
-	into = into[:length]
-	_, err = io.ReadFull(reader, into)
-	return status, into, err
+	for into = into[:0]; ; {
+		line, err = reader.ReadSlice('\n')
+		if err != nil {
+			return 0, nil, err
+		}
+		size, err := strconv.ParseInt(string(bytes.TrimSpace(line)), 16, 32)
+		if err != nil {
+			return 0, nil, err
+		}
+		if into, err = more(reader, into, int(size)); err != nil {
+			return 0, nil, err
+		}
+		if _, err = reader.Discard(2); err != nil || size == 0 {
+			return status, into, err
+		}
+	}
+}
+
+// more appends the next length bytes to into.
+func more(reader *bufio.Reader, into []byte, length int) ([]byte, error) {
+	from := len(into)
+	into = slices.Grow(into, length)[:from+length]
+	_, err := io.ReadFull(reader, into[from:])
+	return into, err
 }

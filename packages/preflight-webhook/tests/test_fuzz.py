@@ -70,6 +70,9 @@ ODD: list[Any] = [
 
 
 class NoApiServer:
+    def known(self, _: str, _refs: tuple[Ref, ...]) -> None:
+        return None
+
     async def claims(self, _: str, refs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
         await asyncio.sleep(0)
         return dict.fromkeys(refs)

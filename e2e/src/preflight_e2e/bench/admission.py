@@ -26,7 +26,7 @@ import trustme
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 
 from .load import BenchError
-from .webhook import NUMBER, realistic_review
+from .reviews import NUMBER, realistic_review
 
 __all__ = ["add_arguments", "quantile", "run"]
 

@@ -1,4 +1,4 @@
-"""The load generator: a small Go program, compiled once and kept outside the checkout."""
+"""The load generator, and how Go programs are compiled: once, and kept outside the checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BenchError", "drive", "generator"]
+__all__ = ["BenchError", "built", "drive"]
 
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
 
@@ -19,19 +19,19 @@ class BenchError(Exception):
     """The measurement cannot be made. One sentence."""
 
 
-def generator() -> Path:
-    """The compiled generator. Raises :class:`BenchError` where there is no Go."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()))).hexdigest()[:16]
+def built(source: Path, name: str) -> Path:
+    """The Go program in ``source``, compiled once for what stands there. Raises :class:`BenchError` where it cannot be."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(source.iterdir()))).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "preflight" / "bench"
-    binary = cache / f"load-{digest}"
+    binary = cache / f"{name}-{digest}"
     if binary.exists():
         return binary
     if shutil.which("go") is None:
-        raise BenchError("the load generator is written in Go, and go is not on PATH; install Go 1.22 or newer.")
+        raise BenchError(f"{name} is written in Go, and go is not on PATH; install what {source / 'go.mod'} asks for.")
     cache.mkdir(parents=True, exist_ok=True)
     part = binary.with_suffix(".part")
     done = subprocess.run(
-        ["go", "build", "-o", str(part), "."], cwd=SOURCE, check=False, capture_output=True, text=True
+        ["go", "build", "-o", str(part), "."], cwd=source, check=False, capture_output=True, text=True
     )
     if done.returncode != 0:
         raise BenchError(f"go build ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
@@ -40,20 +40,33 @@ def generator() -> Path:
 
 
 def drive(
-    port: int,
+    address: str,
     body: Path,
     *,
     connections: int,
     seconds: float,
+    path: str = "/mutate-pod",
     rate: float = 0.0,
     cpu: int | None = None,
     vary: str = "",
+    first: int = 1,
 ) -> dict[str, Any]:
-    """Drive ``port`` with ``body``; keys requests, served (those of the warm-up too), failed, per_s, p50_ms, p99_ms, max_ms,
-    answer. ``cpu``: pinned to it.
-    ``vary``: a text in the body that becomes a different number in every request."""
-    command = [str(generator()), "-address", f"127.0.0.1:{port}", "-body", str(body), "-connections", str(connections)]
-    command += ["-seconds", str(seconds), "-rate", str(rate), "-vary", vary]
+    """Drive ``address`` (host:port) with ``body``; keys requests, served (those of the warm-up too), failed, per_s, p50_ms, p99_ms,
+    max_ms, answer. ``cpu``: pinned to it.
+    ``vary``: a text in the body that becomes a different number in every request, ``first`` in the first one."""
+    command = [str(built(SOURCE, "load")), "-address", address, "-path", path, "-body", str(body)]
+    command += [
+        "-connections",
+        str(connections),
+        "-seconds",
+        str(seconds),
+        "-rate",
+        str(rate),
+        "-vary",
+        vary,
+        "-first",
+        str(first),
+    ]
     environ = {**os.environ, "GOMAXPROCS": "1"} if cpu is not None else dict(os.environ)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
     if cpu is not None:

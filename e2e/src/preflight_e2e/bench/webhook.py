@@ -1,272 +1,219 @@
-"""Reviews per second of the real `preflight-webhook serve`, over TLS, on one core; the load comes from another."""
+"""Reviews per second of the real `preflight-webhook serve`, over TLS, on one core; the load comes from another.
+
+Everything that it can do is switched on (:data:`~.reviews.EVERYTHING`). Wall times need a quiet machine; CPU time a review is the figure
+that survives a busy one.
+"""
 
 from __future__ import annotations
 
 import argparse
-import base64
-import datetime
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from . import peer, served
 from .load import BenchError, drive
+from .reviews import EVERYTHING, NUMBER, realistic_review
+from .served import Served
 
-__all__ = ["add_arguments", "realistic_review", "run"]
+__all__ = ["Bar", "add_arguments", "bars", "run"]
 
 LEAST_BYTES = 7 * 1024
 """What the API server sends about a training pod; a smaller review would flatter the server."""
-NUMBER = "#" * 8
-"""Stands in the review for digits that the load generator makes different in every request, or leaves at zero."""
+LARGE_BYTES = 85 * 1024
+CLAIMS = 10_000
+CLAIMS_WITHIN = 240.0
+Figures = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=16, help="%(default)s")
     parser.add_argument("--seconds", type=float, default=6, help="of each run (%(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="the median counts (%(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="the median counts (%(default)s)")
+    parser.add_argument(
+        "--peer", action="store_true", help="also the webhook in e2e/bench/peers, in turn with ours (needs Go)"
+    )
+    parser.add_argument("--peer-url", metavar="URL", help="also the webhook at this https URL instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run)
 
 
+class Load(NamedTuple):
+    """How the servers are driven: by the load generator, on a core of its own where there is one."""
+
+    folder: Path
+    cpu: int | None
+    connections: int
+    seconds: float
+
+    def write(self, name: str, review: Figures) -> Path:
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(review, separators=(",", ":")))  # as Go writes it
+        return path
+
+    def drive(self, server: Served, body: Path, **more: Any) -> Figures:
+        """One run: what :func:`~.load.drive` gives, and cpu_us of the server's own time a review."""
+        fixed = {"connections": self.connections, "seconds": self.seconds, "cpu": self.cpu}
+        before = server.cpu_seconds()
+        measured = drive(server.address, body, path=server.path, **{**fixed, **more})
+        return {**measured, "cpu_us": (server.cpu_seconds() - before) / measured["served"] * 1e6}
+
+
 def run(args: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        alike, different = Path(folder) / "alike.json", Path(folder) / "different.json"
-        review = json.dumps(realistic_review(), separators=(",", ":"))  # as Go writes it
-        different.write_text(review)
-        alike.write_text(review.replace(NUMBER, "0" * len(NUMBER)))
-        if len(review) < LEAST_BYTES:
-            raise BenchError(f"the review has {len(review)} bytes, less than {LEAST_BYTES}; give its pod more.")
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
         cores = sorted(os.sched_getaffinity(0))
         serving, loading = (cores[0], cores[1]) if len(cores) > 1 else (cores[0], None)
+        if loading is not None:
+            os.sched_setaffinity(0, {loading})  # what stands in for the API server is load too
+        served.make_certificate(folder)
+        environ = stack.enter_context(served.claims(folder))
+        ours = stack.enter_context(served.webhook(folder, serving, EVERYTHING, environ))
+        load = Load(folder, loading, args.connections, args.seconds)
         print(
-            f"review of {len(review)} bytes, {args.connections} connections, server on core {serving}, load on core {loading}"
+            f"server on core {serving}, load of {args.connections} connections on core {loading}, median of {args.runs} runs; "
+            f"load of the machine {os.getloadavg()[0]:.1f}"
         )
-        load: dict[str, Any] = {"connections": args.connections, "seconds": args.seconds, "cpu": loading}
-        with serving_webhook(Path(folder), serving) as (port, pid):
-            first = repeated(args.runs, "alike", lambda: drive(port, alike, **load), pid)
-            second = repeated(args.runs, "all different", lambda: drive(port, different, vary=NUMBER, **load), pid)
-            steady = drive(port, alike, rate=1000, **load)
-            print(f"steady 1,000/s: p50 {steady['p50_ms']:.2f} ms  p99 {steady['p99_ms']:.2f} ms")
-    figures = {"review_bytes": len(review), "steady_1000_p99_ms": round(steady["p99_ms"], 2)}
-    result = {"webhook": {**first, **{f"different_{key}": value for key, value in second.items()}, **figures}}
+        result = measured(load, ours, serving, args)
+    result["webhook"]["bars"] = {bar.says: bar.holds for bar in bars(result)}
+    for bar in bars(result):
+        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value:g})")
     print(json.dumps(result))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def repeated(runs: int, what: str, once: Callable[[], dict[str, Any]], pid: int) -> dict[str, float]:
-    """The median of several runs."""
-    found = []
-    for number in range(runs):
-        before = cpu_seconds(pid)
-        measured = once()
-        check_answer(measured)
-        # What the server itself took: the same on a machine that others use too.
-        cpu_us = (cpu_seconds(pid) - before) / measured["served"] * 1e6
-        found.append({**measured, "rss_mb": resident_mb(pid), "cpu_us": cpu_us})
-        print(
-            f"{what}, run {number + 1}: {measured['per_s']:8.0f} reviews/s  p50 {measured['p50_ms']:.2f} ms  p99 {measured['p99_ms']:.2f} ms"
-            f"  {cpu_us:.0f} us of CPU each"
+def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> Figures:
+    """Everything, in the order in which memory only grows by what is said."""
+    pods = realistic_review()
+    different = load.write("different", pods)
+    alike = load.write("alike", json.loads(json.dumps(pods).replace(NUMBER, "0" * len(NUMBER))))
+    size = different.stat().st_size
+    if size < LEAST_BYTES:
+        raise BenchError(f"the review has {size} bytes, less than {LEAST_BYTES}; give its pod more.")
+    figures: Figures = {"review_bytes": size, "rss_start_mb": ours.resident_mb()}
+    first = load.drive(ours, alike, seconds=1)
+    check_answer(first)
+    result: Figures = {"webhook": figures}
+    with ExitStack() as stack:
+        other = peer_of(stack, load.folder, core, args, peer.patch_of(first["answer"]))
+        runs: dict[str, list[Figures]] = {"webhook": [], "peer": []}
+        for number in range(args.runs):  # in turn, so that both meet the same machine
+            runs["webhook"].append(told(f"alike, run {number + 1}", load.drive(ours, alike)))
+            if other is not None:
+                runs["peer"].append(told(f"peer, run {number + 1}", load.drive(other, alike)))
+        for one in runs["webhook"]:
+            check_answer(one)
+        figures.update(median(runs["webhook"], ""), rss_mb=ours.resident_mb())
+        if other is not None:
+            result["peer"] = about_peer(other, runs, json.loads(alike.read_text())["request"]["object"])
+            result["ratio"] = round(figures["reviews_per_s"] / result["peer"]["reviews_per_s"], 2)
+            print(f"ratio: {result['ratio']:g} times the peer's reviews/s")
+    steady = told("steady 1,000/s", load.drive(ours, alike, rate=1000))
+    figures.update({f"steady_1000_{key}": round(steady[key], 2) for key in ("p50_ms", "p99_ms", "max_ms")})
+    large = load.write("large", json.loads(json.dumps(realistic_review(bulk=LARGE_BYTES)).replace(NUMBER, "0" * 8)))
+    figures["large_bytes"] = large.stat().st_size
+    figures.update(median([told("85 KB pod", load.drive(ours, large)) for _ in range(args.runs)], "large_"))
+    figures["rss_claims_mb"] = with_claims(load, ours)
+    found = [told("all different", load.drive(ours, different, vary=NUMBER)) for _ in range(args.runs)]
+    figures.update(median(found, "different_"), rss_different_mb=ours.resident_mb())
+    print(
+        f"memory: {figures['rss_start_mb']} MB at the start, {figures['rss_mb']} after alike pods, {figures['rss_claims_mb']} "
+        f"with {CLAIMS:,} claims kept, {figures['rss_different_mb']} after pods that are all different"
+    )
+    return result
+
+
+def peer_of(
+    stack: ExitStack, folder: Path, core: int, args: argparse.Namespace, patch: list[dict[str, Any]]
+) -> Served | None:
+    if args.peer_url:
+        return peer.by_url(args.peer_url)
+    if not args.peer:
+        return None
+    other = stack.enter_context(peer.serving(folder, core, patch))
+    if other is None:
+        print(peer.SKIPPED)
+    return other
+
+
+def about_peer(other: Served, runs: dict[str, list[Figures]], pod: Figures) -> Figures:
+    patches = [peer.patch_of(runs[one][-1]["answer"]) for one in ("webhook", "peer")]
+    failed = sum(one["failed"] for one in runs["peer"])
+    if failed:
+        raise BenchError(f"the peer refused {failed} reviews; nothing was measured.")
+    differs = peer.difference(pod, *patches)
+    if differs and other.pid is not None:
+        raise BenchError(f"the peer's patch makes another pod ({differs[:300]}); the two cannot be compared.")
+    print(f"peer: {'its patch makes ' + ('another' if differs else 'the same') + ' pod'}")
+    return {**median(runs["peer"], ""), "rss_mb": other.resident_mb(), "same_pod": not differs}
+
+
+def with_claims(load: Load, ours: Served) -> float:
+    """The memory in MB with as many claims kept as fit: each review has one of its own."""
+    body = load.write("claims", json.loads(json.dumps(realistic_review(f"fabric-{NUMBER}"))))
+    kept, sent, end = 0.0, 0, time.monotonic() + CLAIMS_WITHIN
+    while kept < CLAIMS and time.monotonic() < end:
+        sent += load.drive(ours, body, vary=NUMBER, connections=64, first=sent + 1)["served"]
+        kept = ours.metric("preflight_webhook_claims_kept")
+    if kept < CLAIMS:
+        raise BenchError(
+            f"only {kept:.0f} of {CLAIMS} claims were kept within {CLAIMS_WITHIN:g} s; is the machine busy?"
         )
-    keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "rss_mb": "rss_mb", "cpu_us": "cpu_us"}
-    return {key: round(statistics.median(one[source] for one in found), 2) for key, source in keys.items()}
+    return ours.resident_mb()
 
 
-@contextmanager
-def serving_webhook(folder: Path, core: int) -> Iterator[tuple[int, int]]:
-    """The server as it runs in a cluster, at its default log level: (admission port, process id)."""
-    program = shutil.which("preflight-webhook")
-    if program is None:
-        raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
-    make_certificate(folder)
-    config = folder / "config.yaml"
-    config.write_text(
-        "checks: [{name: dcgm-diag, image: 'preflight-dcgm-diag:0.1.0'}, {name: nccl-allreduce, image: 'preflight-nccl-allreduce:0.1.0'}]\n"
+def told(what: str, one: Figures) -> Figures:
+    print(
+        f"{what:16} {one['per_s']:8.0f} reviews/s  p50 {one['p50_ms']:.2f} ms  p99 {one['p99_ms']:.2f} ms"
+        f"  max {one['max_ms']:.2f} ms  {one['cpu_us']:.0f} us of CPU each",
+        flush=True,
     )
-    log = folder / "log"
-    command = [
-        program,
-        "serve",
-        "--config",
-        str(config),
-        "--cert-dir",
-        str(folder),
-        "--port",
-        "0",
-        "--plain-port",
-        "0",
-        "--host",
-        "127.0.0.1",
-    ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out)
-        os.sched_setaffinity(process.pid, {core})
-    try:
-        while not (lines := log.read_text().splitlines()):
-            if process.poll() is not None:
-                raise BenchError(f"preflight-webhook ended with status {process.returncode} at its start.")
-        yield json.loads(lines[0])["ports"][0], process.pid
-    finally:
-        process.terminate()
-        process.wait()
+    return one
 
 
-def check_answer(measured: dict[str, Any]) -> None:
+def median(runs: list[Figures], prefix: str) -> Figures:
+    keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "cpu_us": "cpu_us"}
+    return {prefix + key: round(statistics.median(one[source] for one in runs), 2) for key, source in keys.items()}
+
+
+def check_answer(one: Figures) -> None:
     """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the gang's member."""
-    response = json.loads(measured["answer"])["response"]
-    patch = base64.b64decode(response.get("patch", "")).decode()
-    if measured["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
-        raise BenchError(f"{measured['failed']} of {measured['requests']} answers were no patch; nothing was measured.")
+    patch = json.dumps(peer.patch_of(one["answer"]))
+    if one["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
+        raise BenchError(f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured.")
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class Bar(NamedTuple):
+    """One figure that must hold."""
+
+    says: str
+    value: float
+    holds: bool
 
 
-def resident_mb(pid: int) -> float:
-    line = next(row for row in Path(f"/proc/{pid}/status").read_text().splitlines() if row.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
+def bars(result: Figures) -> Iterator[Bar]:
+    """What the webhook promises, each held against what was measured."""
+    ours = result["webhook"]
+    yield _least("reviews/s of alike pods, all features on", ours["reviews_per_s"], 12_000)
+    if "ratio" in result:
+        yield _least("times the peer's reviews/s", result["ratio"], 4)
+    yield _least("reviews/s of an 85 KB pod", ours["large_reviews_per_s"], 3_000)
+    yield _below("p99 in ms at a steady 1,000/s", ours["steady_1000_p99_ms"], 2)
+    yield _below(f"MB with {CLAIMS:,} claims kept", ours["rss_claims_mb"], 60)
+    yield _below("MB after pods that are all different", ours["rss_different_mb"], 60)
 
 
-def make_certificate(folder: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
-    now = datetime.datetime.now(datetime.UTC)
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    certificate = (
-        built.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
-    )
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "tls.key").write_bytes(private)
+def _least(says: str, value: float, least: float) -> Bar:
+    return Bar(f"{says} at least {least:g}", value, value >= least)
 
 
-def realistic_review() -> dict[str, Any]:
-    """A gang's member as the API server sends it: environment, volumes, tolerations, managedFields.
-
-    :data:`NUMBER` stands in its name, its gang, and its memory.
-    """
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    resource = {"group": "", "version": "v1", "resource": "pods"}
-    groups = ["system:serviceaccounts", "system:authenticated"]
-    return {
-        "kind": "AdmissionReview",
-        "apiVersion": "admission.k8s.io/v1",
-        "request": {
-            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            **{"kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource},
-            **{"name": f"train-{NUMBER}", "namespace": "ml", "operation": "CREATE"},
-            "userInfo": {"username": "system:serviceaccount:kube-system:job-controller", "uid": "a", "groups": groups},
-            **{"object": _pod(), "oldObject": None, "dryRun": False, "options": {}},
-        },
-    }
-
-
-def _pod() -> dict[str, Any]:
-    env: list[Any] = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(20)]
-    env += [{"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}]
-    mounts: list[Any] = [{"name": n, "mountPath": f"/mnt/{n}"} for n in ("data", "checkpoints", "scratch", "shm")]
-    mounts.append(
-        {
-            "name": "kube-api-access-x7k2p",
-            "readOnly": True,
-            "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
-        }
-    )
-    defaults = {
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
-    }
-    amounts = {"cpu": "96", "memory": f"1932{NUMBER}0", "nvidia.com/gpu": "8", "nvidia.com/mlnxnics": "8"}
-    fields: dict[str, Any] = {
-        f"f:{name}": {".": {}, "f:name": {}, "f:value": {}}
-        for name in ("metadata", "labels", "spec", "containers", "env", "resources", "volumes")
-    }
-    main: dict[str, Any] = {
-        "name": "trainer",
-        "image": "training/llm:2026.11",
-        "command": ["torchrun"],
-        "args": [f"--option-{i}=value" for i in range(20)],
-    }
-    side: dict[str, Any] = {
-        "name": "log-shipper",
-        "image": "logs:3",
-        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}},
-    }
-    volumes: list[dict[str, Any]] = [
-        {"name": n, "persistentVolumeClaim": {"claimName": f"claim-{n}"}} for n in ("data", "checkpoints")
-    ]
-    volumes += [
-        {"name": "scratch", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}},
-    ]
-    token = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
-    volumes.append({"name": "kube-api-access-x7k2p", "projected": {"sources": [token], "defaultMode": 420}})
-    labels = {f"example.com/label-{i}": f"value-{i}" for i in range(10)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"train-{NUMBER}",
-            "generateName": "train-",
-            "namespace": "ml",
-            "labels": {"app": "train", **labels},
-            "annotations": {f"example.com/note-{i}": "x" * 60 for i in range(8)},
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "name": "train",
-                    "uid": "0b0c5e4e-6d9c-4f41-9df5-6a7f8f2a0d11",
-                    "controller": True,
-                }
-            ],
-            "managedFields": [
-                {
-                    "manager": f"manager-{i}",
-                    "operation": "Update",
-                    "apiVersion": "v1",
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": fields,
-                }
-                for i in range(4)
-            ],
-        },
-        "spec": {
-            "volumes": volumes,
-            "containers": [
-                {
-                    **main,
-                    "env": env,
-                    "resources": {"limits": amounts, "requests": amounts},
-                    "volumeMounts": mounts,
-                    **defaults,
-                },
-                {**side, "volumeMounts": mounts, **defaults},
-            ],
-            "restartPolicy": "Never",
-            "tolerations": [{"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)],
-            "schedulerName": "default-scheduler",
-            "schedulingGroup": {"podGroupName": f"train-{NUMBER}"},
-            "serviceAccountName": "default",
-            "securityContext": {},
-            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
-        },
-        "status": {},
-    }
+def _below(says: str, value: float, most: float) -> Bar:
+    return Bar(f"{says} below {most:g}", value, value < most)

@@ -5,7 +5,7 @@ reserved names → claims → identity → facts → devices → checks → inhe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,7 @@ from .detection import COMPUTE, Account, Demand, Step, demands, devices, kind, r
 from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
 from .injection import Injection, Place, Workload, has_room, inject, place
+from .kept import Kept
 from .objects import ClaimEntry, ClaimUse, Container, Pod
 from .review import BadReview, decode_pod, decode_resources, decode_whole, encode_patch
 from .selection import Refused, Situation, select
@@ -57,6 +58,16 @@ class Facts(NamedTuple):
     ]  # name in the pod, whether others may use it too, what it asks for
     confined: bool
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        raws = [raw for _, raw, _ in self.init], self.containers, *self.settings
+        return 2048 + sum([len(raw) for group in raws for raw in group])
+
+
+Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, Claim | None] | None]
+_decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(8 * 1024 * 1024)
+
 
 def decide(
     raw: bytes | msgspec.Raw,
@@ -65,11 +76,12 @@ def decide(
     claims: Mapping[Ref, Claim | None] | None = None,
     *,
     confined: bool = False,
+    recall: Recall | None = None,
 ) -> Decision:
     """The decision about the pod whose JSON is ``raw``, created in ``namespace``; not to be changed, as alike pods share it.
 
-    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they matter and are not given, the
-    result is ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no hostPath volumes.
+    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they matter and are not given,
+    ``recall`` is asked, which may know all of them; else the result is ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no hostPath volumes.
     Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
     pod = decode_pod(raw)
@@ -77,11 +89,17 @@ def decide(
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and detects(config):
         needs = tuple(dict.fromkeys(one for entry in pod.spec.resource_claims if (one := ref(entry))))
-        if needs:
+        claims = recall(needs) if needs and recall is not None else None
+        if needs and claims is None:
             return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
     known: Mapping[Ref, Claim | None] = claims or {}
     if not reserved.present(pod):
-        return _judge(_facts(pod, namespace, config, known, confined), config)[0]
+        facts = _facts(pod, namespace, config, known, confined)
+        key = facts, config
+        if (kept := _decisions.get(key)) is not None:
+            return kept
+        decision, _ = _judge(facts, config)
+        return _decisions.put(key, decision, facts.size + len(decision.encoded))
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
     now = decode_whole(raw)
     wanted = reserved.cleaned(now)
@@ -94,7 +112,7 @@ def decide(
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
-    return replace(decision, result=result, patch=patched, encoded="", warnings=warnings)
+    return replace(decision, result=result, encoded=encode_patch(patched), warnings=warnings)
 
 
 def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> Facts:
@@ -154,7 +172,6 @@ class _Devices(NamedTuple):
     has_gpus: bool
 
 
-@lru_cache(maxsize=1024)
 def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
         return _unchecked(facts, Decision("windows", "Windows pods are not checked."))
@@ -317,13 +334,13 @@ def _who_gets_gpus(
     return tuple(gets)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _claims_of(raw: bytes) -> tuple[ClaimUse, ...]:
     resources = decode_resources(raw)
     return tuple((resources.claims if resources is not None else None) or ())
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _demands(raw: bytes) -> tuple[Demand, ...]:
     return demands(decode_resources(raw))
 
@@ -356,7 +373,7 @@ def _finished(
         annotations=facts.has_annotations,
     )
     warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
-    decision = replace(decision, stamp=member, patch=operations, encoded=encode_patch(operations), warnings=warnings)
+    decision = replace(decision, stamp=member, encoded=encode_patch(operations), warnings=warnings)
     return decision, injection
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from . import admission, logs, review
+from .at_once import Answer
 from .claims import Claim, Ref
 from .config import Config
 from .decision import Decision
@@ -30,8 +32,9 @@ CONFINED_PATH: Final = PATH + "/confined"
 label, so nobody here has to ask for it."""
 MAX_BODY: Final = 3 * 1024 * 1024
 """Bytes. etcd takes objects of 1.5 MiB, and a review may hold two of them."""
-_JSON: Final = (b"content-type", b"application/json")
-_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+_JSON: Final = b"application/json"
+_TEXT: Final = b"text/plain; charset=utf-8"
+_PATHS: Final = frozenset({PATH, CONFINED_PATH})
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +64,13 @@ class State:
         self._was_ready = True
         return ""
 
-    def policy(self, namespace: str) -> Policy | None:
-        """What the namespace has set for itself, as far as it counts."""
+    def rules(self, namespace: str) -> tuple[Config, Policy | None]:
+        """The configuration that holds in ``namespace``, and what of it the namespace has set for itself."""
         if self.policies is None or not self.config.preflight_configs.enabled:
-            return None
-        return self.policies.of(namespace)
+            return self.config, None
+        if (policy := self.policies.of(namespace)) is None:
+            return self.config, None
+        return effective(self.config, policy.spec), policy
 
 
 class _Refused(Exception):
@@ -85,59 +90,76 @@ class Admission:
             return
         self.state.metrics.in_flight += 1
         try:
-            await self._answer(scope, receive, send)
+            body = await _read(scope, receive)
+            await _respond(send, self._begin(scope["path"], body) or await self._after_lookup(scope["path"], body))
+        except _Refused as error:
+            await _respond(send, self._refuse(error.status, error.message))
         finally:
             self.state.metrics.in_flight -= 1
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        uid = ""
-        try:
-            body = await _read(scope, receive)
-            started = time.perf_counter()
-            request = review.decode_review(body)
-            uid = request.uid
-            config, confined = self.state.config, scope["path"] == CONFINED_PATH
-            if (policy := self.state.policy(request.namespace)) is not None:
-                config = effective(config, policy.spec)
-            decision = admission.decide(request.object, request.namespace, config, confined=confined)
-            if decision.needs:
-                claims = await self._claims(request.namespace, decision.needs)
-                decision = admission.decide(request.object, request.namespace, config, claims, confined=confined)
-            answer = review.encode_answer(uid, decision)
-        except _Refused as error:
-            await self._refuse(send, error.status, error.message)
-            return
-        except review.BadReview as error:
-            await self._refuse(send, 400, str(error), uid)
-            return
-        except Unavailable as error:
-            await self._refuse(send, 500, str(error), uid)  # of a 503 the API server does not show the user why
-            return
-        except Exception as error:
-            # The API server applies its failurePolicy; the next request must find us alive.
-            log.exception("admission failed", extra={"about": {"uid": uid}})
-            await self._refuse(
-                send, 500, f"internal error ({type(error).__name__}); the log of preflight-webhook has the story", uid
-            )
-            return
-        metrics = self.state.metrics
-        metrics.decided(decision.label, time.perf_counter() - started)
-        metrics.bytes_read += len(body)
-        metrics.bytes_sent += len(answer)
-        _tell(metrics, request, decision, policy)
-        await _respond(send, 200, answer, _JSON, last=self.state.stopping)
+    def at_once(self, scope: Scope, body: bytes) -> Answer | None:
+        """The answer to a review, unless it takes a look-up, or the request is none: then the usual way says so."""
+        return self._begin(scope["path"], body) if _why_not(scope) is None else None
 
-    async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
+    def _begin(self, path: str, body: bytes) -> Answer | None:
+        """The answer as far as it is known what to say; None where resource claims must be asked for."""
+        started, uid = time.perf_counter(), ""
+        try:
+            request = review.decode_review(body)
+            uid, confined = request.uid, path == CONFINED_PATH
+            config, policy = self.state.rules(request.namespace)
+            recall = partial(self.state.lookups.known, request.namespace) if self.state.lookups is not None else None
+            decision = admission.decide(request.object, request.namespace, config, confined=confined, recall=recall)
+            if decision.needs:
+                return None
+            return self._decided(request, decision, policy, len(body), started)
+        except Exception as error:
+            return self._failed(error, uid)
+
+    async def _after_lookup(self, path: str, body: bytes) -> Answer:
+        started, uid = time.perf_counter(), ""
+        try:
+            request = review.decode_review(body)
+            uid, confined = request.uid, path == CONFINED_PATH
+            config, policy = self.state.rules(request.namespace)
+            needs = admission.decide(request.object, request.namespace, config, confined=confined).needs
+            claims = await self._claims(request.namespace, needs)
+            decision = admission.decide(request.object, request.namespace, config, claims, confined=confined)
+            return self._decided(request, decision, policy, len(body), started)
+        except Exception as error:
+            return self._failed(error, uid)
+
+    async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> Mapping[Ref, Claim | None]:
         if self.state.lookups is None:
             raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
         return await self.state.lookups.claims(namespace, needs)
 
-    async def _refuse(self, send: Send, status: int, message: str, uid: str = "") -> None:
+    def _decided(
+        self, request: Request, decision: Decision, policy: Policy | None, size: int, started: float
+    ) -> Answer:
+        answer = review.encode_answer(request.uid, decision)
+        metrics = self.state.metrics
+        metrics.decided(decision.label, time.perf_counter() - started)
+        metrics.bytes_read += size
+        metrics.bytes_sent += len(answer)
+        _tell(metrics, request, decision, policy)
+        return Answer(200, answer, _JSON, last=self.state.stopping)
+
+    def _failed(self, error: Exception, uid: str) -> Answer:
+        if isinstance(error, review.BadReview):
+            return self._refuse(400, str(error), uid)
+        if isinstance(error, Unavailable):  # of a 503 the API server does not show the user why
+            return self._refuse(500, str(error), uid)
+        # The API server applies its failurePolicy; the next request must find us alive.
+        log.error("admission failed", extra={"about": {"uid": uid}}, exc_info=error)
+        kind = type(error).__name__
+        return self._refuse(500, f"internal error ({kind}); the log of preflight-webhook has the story", uid)
+
+    def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
         self.state.metrics.rejected.labels(str(status)).inc()
-        log.warning(
-            "request refused: %s", message, extra={"about": {"status": status, **({"uid": uid} if uid else {})}}
-        )
-        await _respond(send, status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
+        about = {"status": status, **({"uid": uid} if uid else {})}
+        log.warning("request refused: %s", message, extra={"about": about})
+        return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
 class Plain:
@@ -147,34 +169,38 @@ class Plain:
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        path = scope["path"]
+        if scope["type"] == "http":
+            await _respond(send, self._answer(scope["path"]))
+
+    def _answer(self, path: str) -> Answer:
         if path == "/healthz":
-            await _respond(send, 200, b"ok\n", _TEXT)
-        elif path == "/readyz":
+            return Answer(200, b"ok\n", _TEXT)
+        if path == "/readyz":
             why = self.state.unready()
-            await _respond(send, 503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
-        elif path == "/metrics":
-            await _respond(send, 200, self.state.metrics.text(), (b"content-type", CONTENT_TYPE.encode()))
-        else:
-            await _respond(send, 404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+            return Answer(503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
+        if path == "/metrics":
+            return Answer(200, self.state.metrics.text(), CONTENT_TYPE.encode())
+        return Answer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+
+
+def _why_not(scope: Scope) -> _Refused | None:
+    """Why this is no admission request, as far as that shows before its body."""
+    if scope["path"] not in _PATHS:
+        return _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
+    if scope["method"] != "POST":
+        return _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
+    for name, value in scope["headers"]:
+        if name == b"content-type" and value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
+            return _Refused(415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json")
+        if name == b"content-length" and int(value) > MAX_BODY:
+            return _Refused(413, f"a body of {int(value)} bytes is too large; the limit is {MAX_BODY}")
+    return None
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    """The whole body of an admission request, or why it is none."""
-    if scope["path"] not in {PATH, CONFINED_PATH}:
-        raise _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
-    if scope["method"] != "POST":
-        raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
-    length = 0
-    for name, value in scope["headers"]:
-        if name == b"content-type" and value.split(b";", 1)[0].strip().lower() != b"application/json":
-            raise _Refused(415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json")
-        if name == b"content-length":
-            length = int(value)
-    if length > MAX_BODY:
-        raise _Refused(413, f"a body of {length} bytes is too large; the limit is {MAX_BODY}")
+    """The whole body of an admission request. Raises :class:`_Refused`."""
+    if (problem := _why_not(scope)) is not None:
+        raise problem
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -189,15 +215,12 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _respond(
-    send: Send, status: int, body: bytes, content_type: tuple[bytes, bytes], *, last: bool = False
-) -> None:
-    """``last``: of this connection; the client's next request goes elsewhere."""
-    headers = [content_type, (b"content-length", str(len(body)).encode())]
-    if last:
+async def _respond(send: Send, answer: Answer) -> None:
+    headers = [(b"content-type", answer.content_type), (b"content-length", str(len(answer.body)).encode())]
+    if answer.last:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import binascii
+from typing import Any, Final
 
 import msgspec
 from preflight_proto.stamp import Stamp
@@ -10,6 +11,8 @@ from preflight_proto.stamp import Stamp
 from .claims import Ref
 
 __all__ = ["Decision", "Skip", "Unseen"]
+
+_operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class Skip(msgspec.Struct, frozen=True):
@@ -42,13 +45,17 @@ class Decision(msgspec.Struct):
     gpus: dict[str, int] = {}
     stamp: Stamp | None = None
     """The pod's gang, where it has one."""
-    patch: list[dict[str, Any]] = []
     encoded: str = ""
-    """The patch as the answer carries it (base64), where it was made beforehand."""
+    """The patch as the answer carries it: JSON in base64, or nothing. One text is kept for alike pods, not a hundred objects."""
     warnings: list[str] = []
     unseen: list[Unseen] = []
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
+
+    @property
+    def patch(self) -> list[dict[str, Any]]:
+        """The patch's operations."""
+        return _operations.decode(binascii.a2b_base64(self.encoded)) if self.encoded else []
 
     @property
     def label(self) -> str:

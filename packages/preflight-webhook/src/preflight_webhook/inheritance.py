@@ -108,7 +108,7 @@ class Legacy(NamedTuple):
     ipc_lock: bool
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def legacies(settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, config: Config) -> Legacy:
     """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers.
 

@@ -191,7 +191,7 @@ def _compute(name: str, account: Account, everyone: int, most: tuple[int, int], 
     return request, limit
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _container(  # noqa: PLR0917
     check: CheckConfig,
     config: Config,

@@ -2,32 +2,80 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from typing import Final
 
 import msgspec
 
-__all__ = ["line", "set_up"]
+__all__ = ["flush", "line", "set_up"]
 
 COMPONENT: Final = "preflight-webhook"
+SOON: Final = 0.05
+"""Seconds that the line of an admission may wait for others to be written with it."""
+ENOUGH: Final = 16 * 1024
+"""Bytes that are written without waiting: a quarter of what a pipe holds, so that a write rarely waits for who reads it."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
+class _Pending:
+    """Lines not yet written. A system call a line costs more than the line; a crash loses :data:`SOON` of them at most."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.size = 0
+
+    def put(self, text: bytes) -> None:
+        self.lines.append(text)
+        self.size += len(text)
+        if self.size >= ENOUGH:
+            self.flush()
+        elif len(self.lines) == 1:
+            try:
+                asyncio.get_running_loop().call_later(SOON, self.flush)
+            except RuntimeError:  # nobody would come back for it
+                self.flush()
+
+    def flush(self) -> None:
+        if not self.lines:
+            return
+        text, self.lines, self.size = b"\n".join([*self.lines, b""]), [], 0
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+
+_pending = _Pending()
+flush = _pending.flush
+"""Write what is pending; for the end."""
+
+
 def line(level: str, msg: str, about: dict[str, object]) -> None:
-    """Write one line at once, without the logging machinery: for the line that every admission writes."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    sys.stdout.write(
-        _encode({"time": now, "level": level, "msg": msg, "component": COMPONENT, **about}).decode() + "\n"
+    """Write one line soon, without the logging machinery: for the line that every admission writes."""
+    _pending.put(
+        _encode({"time": _time(datetime.now(UTC)), "level": level, "msg": msg, "component": COMPONENT, **about})
     )
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+def _time(when: datetime) -> str:
+    return when.isoformat(timespec="milliseconds")
+
+
+class _JsonLines(logging.Handler):
+    """What is logged otherwise is rare, and written at once, behind the lines before it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _pending.put(self._line(record))
+            _pending.flush()
+        except Exception:
+            self.handleError(record)
+
+    @staticmethod
+    def _line(record: logging.LogRecord) -> bytes:
         line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": _time(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),
             "msg": record.getMessage(),
             "component": COMPONENT,
@@ -35,17 +83,13 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-        return _encode(line).decode()
+        return _encode(line)
 
 
 def set_up(level: str) -> None:
     """Send everything, libraries' lines too, through one handler."""
-    handler = logging.StreamHandler(sys.stdout)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a line is written when it is said, and in one write
-    handler.setFormatter(_JsonLines())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_JsonLines()]
     root.setLevel(level.upper())
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop are told by us
     logging.getLogger("httpx").setLevel(logging.WARNING)

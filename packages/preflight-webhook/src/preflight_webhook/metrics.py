@@ -25,7 +25,9 @@ class _Plain(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        flying = GaugeMetricFamily("preflight_webhook_in_flight", "Requests that are being answered.")
+        flying = GaugeMetricFamily(
+            "preflight_webhook_in_flight", "Requests that wait for their body or for a resource claim."
+        )
         flying.add_metric([], self._metrics.in_flight)
         yield flying
         volume = CounterMetricFamily("preflight_webhook_bytes", "Bytes of reviews and answers.", labels=["direction"])

@@ -71,8 +71,8 @@ def decode_whole(raw: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def encode_patch(patch: list[dict[str, Any]]) -> str:
-    """A JSONPatch as an AdmissionReview carries it."""
-    return binascii.b2a_base64(_encode(patch), newline=False).decode()
+    """A JSONPatch as an AdmissionReview carries it; nothing for one that changes nothing."""
+    return "" if not patch else binascii.b2a_base64(_encode(patch), newline=False).decode()
 
 
 def decode_resources(raw: bytes) -> Resources | None:
@@ -110,9 +110,9 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
     if decision.denied:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": decision.message}
-    elif decision.patch:
+    elif decision.encoded:
         response["patchType"] = "JSONPatch"
-        response["patch"] = decision.encoded or encode_patch(decision.patch)
+        response["patch"] = decision.encoded
     if decision.warnings:
         response["warnings"] = decision.warnings
     return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

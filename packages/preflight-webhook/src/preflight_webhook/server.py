@@ -18,6 +18,7 @@ import uvloop
 
 from . import kube
 from .app import Admission, Plain, State
+from .at_once import AtOnce
 from .config import Config
 from .configfile import ConfigFile
 from .lookups import Lookups
@@ -128,7 +129,11 @@ async def _serve(
     }
     state.lookups, state.policies = Lookups(kube.connection, state.metrics), Policies(kube.connection, state.metrics)
     admission = _Server(
-        uvicorn.Config(Admission(state), ssl_context_factory=lambda _config, _default: certificate.context, **common)
+        uvicorn.Config(
+            Admission(state),
+            **{**common, "http": AtOnce},
+            ssl_context_factory=lambda _config, _default: certificate.context,
+        )
     )
     plain = _Server(uvicorn.Config(Plain(state), **common))
     state.metrics.certificate_expiry.set(certificate.expires)
@@ -187,7 +192,7 @@ async def _serve(
         for watcher in watchers:
             watcher.cancel()
         await state.lookups.close()
-        log.info("stopped")
+        log.info("stopped")  # written at once, and with it every line before it
 
 
 def _announce(config: Config, ports: list[int]) -> None:

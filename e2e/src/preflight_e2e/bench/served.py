@@ -1,0 +1,164 @@
+"""Servers as the bench runs them: processes pinned to a core, what they cost, and the claims that the webhook asks for."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.request import urlopen
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from .load import BenchError
+from .reviews import CLASS
+
+__all__ = ["Served", "claims", "make_certificate", "pinned", "webhook"]
+
+PATIENCE = 60.0
+"""Seconds for a server to listen."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that answers reviews at ``address`` + ``path``; ``pid`` and ``plain`` (port of its metrics) where it is ours to look at."""
+
+    address: str
+    path: str = "/mutate-pod"
+    pid: int | None = None
+    plain: int | None = None
+
+    def cpu_seconds(self) -> float:
+        """What it has taken since its start, user and system; 0 where it is not ours."""
+        if self.pid is None:
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self) -> float:
+        """Its memory in MiB; 0 where it is not ours."""
+        if self.pid is None:
+            return 0.0
+        rows = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return round(int(next(row for row in rows if row.startswith("VmRSS")).split()[1]) / 1024, 1)
+
+    def metric(self, name: str) -> float:
+        """The value of one of its metrics."""
+        with urlopen(f"http://127.0.0.1:{self.plain}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+
+
+@contextmanager
+def webhook(folder: Path, core: int, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
+    """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its certificate is there."""
+    program = shutil.which("preflight-webhook")
+    if program is None:
+        raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
+    (folder / "config.yaml").write_text(config)
+    command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
+    command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    log = folder / "log"
+    with pinned(command, core, log, environ) as process:
+        end = time.monotonic() + PATIENCE
+        while not (lines := log.read_text().splitlines()):
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchError("preflight-webhook did not start; its words are above.")
+            time.sleep(0.02)
+        port, plain = json.loads(lines[0])["ports"]
+        yield Served(f"127.0.0.1:{port}", pid=process.pid, plain=plain)
+
+
+@contextmanager
+def pinned(
+    command: list[str], core: int, log: Path, environ: Mapping[str, str], *, stderr: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process on one core from its first instruction: a runtime looks there for how many threads it may use. ``log``: its output."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=stderr,
+            env={**os.environ, **environ},
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class _Claims(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one piece
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        device = {"name": "nic", "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 8}}
+        made: object = {"metadata": {"name": self.path}, "spec": {"spec": {"devices": {"requests": [device]}}}}
+        if self.path == "/apis/resource.k8s.io":
+            made = {"versions": [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]}
+        body = json.dumps(made).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def claims(folder: Path) -> Iterator[dict[str, str]]:
+    """What stands in for an API server that knows every ResourceClaimTemplate; gives the environment to find it by."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Claims)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    config = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "x", "user": {}}],
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    try:
+        yield {"KUBECONFIG": str(folder / "kubeconfig")}
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for a server that cannot say which one it took."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def make_certificate(folder: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
+    now = datetime.datetime.now(datetime.UTC)
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    certificate = (
+        built.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
+    )
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "tls.key").write_bytes(private)
