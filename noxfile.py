@@ -31,6 +31,8 @@ MEMBERS = {
 }
 DEMO = ("preflight-webhook", "preflight-gang", "check-dcgm", "check-nccl-loopback", "check-nccl-allreduce")
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
+WAITING = ("preflight-webhook", "preflight-gang")
+"""Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
 
 
 def sync(session: nox.Session, *args: str) -> None:
@@ -115,7 +117,8 @@ def test(session: nox.Session, member: str) -> None:
     else:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-    session.run("pytest", f"{MEMBERS[member]}/tests", *ignore, *session.posargs)
+    workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
+    session.run("pytest", f"{MEMBERS[member]}/tests", *ignore, *workers, *session.posargs)
 
 
 @nox.session

@@ -20,7 +20,7 @@ from preflight_gang.kube.lease import lead
 from preflight_gang.metrics import Metrics
 from preflight_gang.workqueue import Queue
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 PODS = ("pod-0", "pod-1", "pod-2")
 

@@ -71,8 +71,9 @@ class Lines:
         self._free.append(line)
 
     async def aclose(self) -> None:
-        for line in [self.streams, *self._free]:
-            await line.aclose()
+        with anyio.CancelScope(shield=True):  # whoever is cut off leaves no connection behind
+            for line in [self.streams, *self._free]:
+                await line.aclose()
 
 
 class _Bearer(httpx.Auth):
