@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from kube_world import until
 from leading import Leading, leads, settled
 from played import Cluster, container
-from preflight_gang import delivery
+from preflight_gang import delivery, waiting
 from preflight_gang.kube.client import NotFound
 from preflight_gang.kube.connection import Connection
 from preflight_proto import names
@@ -96,6 +97,25 @@ async def test_who_is_missing_is_said_by_name_and_with_the_reason(cluster: Clust
         "pod-2: not scheduled yet",
         "1 of 4 members: no such pod yet",
     )
+
+
+async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_why(
+    cluster: Cluster, leading: Leading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.2)
+    await cluster.admit("pod-0", size=3)
+    await cluster.admit("pod-1", size=3, node="")
+    await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
+    (roster,) = await cluster.answered("wait", "pod-0")
+
+    def said() -> list[tuple[str, str]]:
+        every = [e for e in cluster.events if e["reason"] == "PreflightWaiting"]
+        return [(e["involvedObject"]["name"], e["message"]) for e in every]
+
+    await until(said, "the Event")
+    await settled(cluster, leading)
+    assert said() == [("pod-0", f"gang job-1 waits for {'; '.join(roster.missing)}")]
 
 
 async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster: Cluster, leading: Leading) -> None:

@@ -24,8 +24,40 @@ async def test_a_sealed_gang_is_shown_with_its_members_and_ranks(cluster: Cluste
     await cluster.answered("sealed", "pod-0", "pod-1")
     shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
     assert shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1)"
-    assert shown[1] == "  2 members take part; generation 1 sealed with 2"
-    assert [line.split()[:3] for line in shown[2:]] == [["pod-0", "rank", "0"], ["pod-1", "rank", "1"]]
+    assert shown[1] == ("  2 members take part, 2 of them ready; generation 1 sealed with 2, 0 passed")
+    assert [line.split()[:4] for line in shown[2:]] == [
+        ["POD", "RANK", "NODE", "ADDRESS"],
+        ["pod-0", "0", "node-a", "10.0.0.1"],
+        ["pod-1", "1", "node-a", "10.0.0.2"],
+    ]
+
+
+async def test_what_a_gang_waits_for_is_said_once(cluster: Cluster, leading: Leading) -> None:
+    for name in ("pod-0", "pod-1", "pod-2"):
+        await cluster.admit(name, size=4, node="" if name == "pod-2" else "node-a")
+    for i in range(2):
+        await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
+        await cluster.test(f"pod-{i}")
+    await cluster.answered("wait", "pod-0", "pod-1")
+    shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
+    assert shown[1:5] == [
+        "  4 members take part, 2 of them ready; not sealed",
+        "  waits for",
+        "    pod-2: not scheduled yet",
+        "    1 of 4 members: no such pod yet",
+    ]
+    assert [line.split(maxsplit=4)[4] for line in shown[6:]] == [
+        "in its gang check",
+        "in its gang check",
+        "not scheduled yet",
+    ]
+
+
+async def test_without_a_controller_it_is_said_who_has_not_been_told(cluster: Cluster) -> None:
+    await cluster.pair(size=3)
+    await cluster.test("pod-0")
+    shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
+    assert shown[-2].endswith("in its gang check; not told to wait yet")
 
 
 async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Cluster) -> None:
@@ -59,5 +91,5 @@ async def test_a_gang_of_a_configured_source_is_shown_with_its_size(cluster: Clu
     await cluster.client.create(path, group)
     await cluster.pair(gang="train", source="teams", about="train", size=None)
     shown = await show(cluster.namespace, None, sources_of(Config(sources=(source,))))
-    assert "3 members take part; not sealed" in shown
+    assert "3 members take part, 2 of them ready; not sealed" in shown
     assert "by teams train" in shown

@@ -8,6 +8,7 @@ and in one ConfigMap a gang, so whoever leads next goes on from there.
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import Final
 
 import anyio
@@ -32,6 +33,7 @@ from .reports import Reports
 from .sealing import Answer, Gang, Record, decide
 from .sizes import Kind
 from .sizing import Sized, object_of, size
+from .waiting import Waiting, waiting_event
 from .workqueue import Queue
 from .writer import Writer, obstacle, record_in
 
@@ -61,6 +63,7 @@ class Controller:
         self._host_ports = anyio.Lock()
         self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
         self._departed: dict[Key, dict[str, Member]] = {}  # had passed when they went, while it is not written down
+        self._waits: dict[Key, Waiting] = {}
         self._too_large: set[Key] = set()  # told once each
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
         self.gangs: Queue[Key] = Queue(
@@ -137,6 +140,7 @@ class Controller:
                 del self._members[before]
                 self._paces.pop(before, None)
                 self._departed.pop(before, None)
+                self._waits.pop(before, None)
                 self._too_large.discard(before)
         if stamped is None:
             return None
@@ -232,12 +236,29 @@ class Controller:
             decision = decide(gang)
         elif decision.note_pass and not await self._note_pass(writer, key, gang):
             return LOOK_AGAIN
+        waits = any(answer.answer == "wait" for answer in decision.answers.values())
         again = self._pace(key, gang, decision.answers)
         if not await writer.tell(
             gang, decision.answers, lambda one, roster: self._heard(key, one, roster), self.reports.with_roster
         ):
             return RETRY
+        said = await self._say_who_is_missing(writer, key) if waits else None
+        again = min((seconds for seconds in (again, said) if seconds is not None), default=None)
         return OBSTRUCTED if gang.obstacle else again
+
+    async def _say_who_is_missing(self, writer: Writer, key: Key) -> float | None:
+        """Events on members that have waited for long; after how many seconds there may be more."""
+        gang = self.gang(key)  # as it has been told just now
+        if gang is None:
+            return None
+        waits = self._waits.setdefault(key, Waiting())
+        due, again = waits.due(gang, self._client.clock())
+        for one in due:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            if await writer.event(waiting_event(gang, one, now)) is None:
+                return RETRY
+            waits.said(one)
+        return again
 
     async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang | None:
         """The gang as it is after the attempt to seal it; None when it must be looked at again first."""

@@ -76,7 +76,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
-    ``attempt`` is the restart count of its gang check. ``roster`` is what it was told last, as written, and ``told`` the same read
+    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written, and ``told`` the same read
     (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of the pod since. ``pod_group`` names the object that knows the size where the stamp could not.
     """
 
@@ -87,6 +87,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     host_network: bool
     created: datetime | None
     takes_part: bool
+    check: str
     attempt: int
     stage: Stage
     why: str
@@ -151,6 +152,7 @@ def member(pod: Pod, stamp: Stamp) -> Member:
         host_network=pod.spec.host_network,
         created=pod.metadata.creation_timestamp,
         takes_part=stamp.takes_part and check is not None,
+        check=check or "",
         attempt=own.restart_count if own else 0,
         stage=stage,
         why=why,

@@ -6,7 +6,6 @@ restart or under another leader, does not count it again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +14,7 @@ import msgspec
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
+from .events import event
 from .membership import STUCK, read
 from .objects import ContainerStatus, Pod, Terminated
 
@@ -27,7 +27,6 @@ _REASONS: Final = {
     "misconfigured": "PreflightMisconfigured",
     "inconclusive": "PreflightInconclusive",
 }
-_MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,29 +122,18 @@ def not_started(status: ContainerStatus, check: str) -> Ended:
 def event_of(pod: Pod, ended: Ended, now: str) -> dict[str, Any]:
     """The Event about one run, to be created at ``now`` (RFC 3339)."""
     about = pod.metadata
-    digest = hashlib.sha256(f"{about.uid}\0{ended.check}\0{ended.run}".encode()).hexdigest()[:16]
-    good = ended.result.outcome in {"passed", "skipped"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": about.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": about.name,
-            "namespace": about.namespace,
-            "uid": about.uid,
-            "fieldPath": f"spec.initContainers{{{names.container_name(ended.check)}}}",
-        },
-        "type": "Normal" if good else "Warning",
-        "reason": _REASONS.get(ended.result.outcome, "PreflightInconclusive"),
-        "message": _message(pod, ended),
-        "source": {"component": names.MANAGED_BY, "host": pod.spec.node_name},
-        "reportingComponent": names.MANAGED_BY,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+    return event(
+        pod=about.name,
+        namespace=about.namespace,
+        uid=about.uid,
+        node=pod.spec.node_name,
+        container=names.container_name(ended.check),
+        about=f"{ended.check}\0{ended.run}",
+        good=ended.result.outcome in {"passed", "skipped"},
+        reason=_REASONS.get(ended.result.outcome, "PreflightInconclusive"),
+        message=_message(pod, ended),
+        now=now,
+    )
 
 
 def _message(pod: Pod, ended: Ended) -> str:
@@ -157,5 +145,4 @@ def _message(pod: Pod, ended: Ended) -> str:
         numbers = f" ({result.measured:g} GB/s{expected})"
     code = f" {result.code}" if result.code and result.code != "OK" else ""
     observed = "" if result.gated else "; observed only, the pod is not held back"
-    text = f"{ended.check}{at} {result.outcome}{code}{numbers}: {result.reason or f'exit status {ended.exit_code}'}{observed}"
-    return "".join(c if c.isprintable() else " " for c in text)[:_MAX_MESSAGE]
+    return f"{ended.check}{at} {result.outcome}{code}{numbers}: {result.reason or f'exit status {ended.exit_code}'}{observed}"

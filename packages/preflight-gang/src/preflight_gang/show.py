@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from preflight_proto import names
 from preflight_proto.stamp import ContractError, configmap_name
@@ -12,13 +13,15 @@ from .kube.connection import connection
 from .lookup import served
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
-from .sealing import Gang, decide
+from .sealing import Answer, Gang, decide
 from .sizes import Kind, Known
 from .sizing import object_of, size
 from .sources import Sources
 from .writer import obstacle, record_in
 
 __all__ = ["render", "show"]
+
+_WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end"}
 
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
@@ -82,33 +85,53 @@ async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: s
 
 
 def render(gang: Gang) -> str:
-    """A few lines about one gang: what state it is in, and a line for each member."""
+    """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for each member), and a table of its members."""
     answers = decide(gang).answers
     first = gang.members[0]
     by = f"{first.source} {first.object}" if first.object else first.source
     lines = [f"gang {gang.namespace}/{gang.id}  (by {by}; ConfigMap {gang.config_map})", f"  {_state(gang)}"]
-    width = max(len(m.name) for m in gang.members)
+    causes = dict.fromkeys(a.reason for a in answers.values() if a.answer == "fail")
+    lines += [f"  ends, for {cause}" for cause in causes]
+    missing = dict.fromkeys(text for a in answers.values() if a.answer == "wait" for text in a.missing)
+    if missing and not gang.sized.unknown:
+        lines += ["  waits for", *(f"    {text}" for text in missing)]
     ranks = {seat.uid: rank for rank, seat in enumerate(gang.record.seats)} if gang.record else {}
+    table = [("POD", "RANK", "NODE", "ADDRESS", "STATE")]
     for one in gang.members:
-        answer = answers.get(one.uid)
-        rank = f"rank {ranks[one.uid]}" if one.uid in ranks else "-"
-        place = f"{one.node or '-'} {one.ip or '-'}"
-        said = ""
-        if not one.takes_part:
-            said = "takes no part (no gang check)"
-        elif answer is not None and answer.answer != "sealed":
-            said = f"told to {answer.answer}: {answer.reason or ', '.join(answer.missing)}"
-        stage = one.why if one.stage in {Stage.STARTING, Stage.CHECKING, Stage.FAILED, Stage.GONE} else str(one.stage)
-        lines.append(f"  {one.name:{width}}  {rank:7}  {place}  {stage}{'  ' + said if said else ''}")
+        rank = str(ranks[one.uid]) if one.uid in ranks else "-"
+        table.append((one.name, rank, one.node or "-", one.ip or "-", _stage(one, answers.get(one.uid))))
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    lines += ["  " + "  ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in table]
     return "\n".join(lines)
 
 
 def _state(gang: Gang) -> str:
     if gang.sized.skip:
         return f"not tested: {gang.sized.skip}"
-    size_ = f"{gang.sized.participants} members take part" if gang.sized.participants else gang.sized.unknown
-    sealed = (
-        f"; generation {gang.record.generation} sealed with {len(gang.record.seats)}" if gang.record else "; not sealed"
-    )
+    if gang.sized.participants is None:
+        size_ = gang.sized.unknown
+    else:
+        ready = sum(m.alive and m.stage in {Stage.CHECKING, Stage.WAITING} for m in gang.members)
+        size_ = f"{gang.sized.participants} members take part, {ready} of them ready"
     blocked = f"; {gang.obstacle}" if gang.obstacle else ""
-    return size_ + sealed + blocked
+    if gang.record is None:
+        return f"{size_}; not sealed{blocked}"
+    by_uid = {m.uid: m for m in gang.members}
+    now = [by_uid.get(seat.uid) for seat in gang.record.seats]
+    passed = sum(m is not None and m.passed for m in now)
+    gone = sum(m is None for m in now)
+    told = f", {passed} passed" + (f", {gone} gone" if gone else "")
+    return f"{size_}; generation {gang.record.generation} sealed with {len(now)}{told}{blocked}"
+
+
+def _stage(one: Member, answer: Answer | None) -> str:
+    if not one.takes_part:
+        return "takes no part (no gang check)"
+    said = {Stage.WAITING: "in its gang check"}.get(one.stage, one.why)
+    again = f", started {one.attempt + 1} times" if one.attempt else ""
+    if answer is None:
+        return said + again
+    words = f"; skips: {answer.reason}" if answer.answer == "skip" else ""
+    told = one.told is not None and (one.told.answer, one.told.generation) == (answer.answer, answer.generation)
+    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is Stage.WAITING and not told else ""
+    return said + again + words + silent

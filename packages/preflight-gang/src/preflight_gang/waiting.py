@@ -1,0 +1,62 @@
+"""Whose waiting is worth an Event: it says on the pod itself who is missing and why, for those who do not read the check's log.
+
+Pure: whoever asks says what time it is (seconds of one clock).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .events import event
+from .membership import Member, Stage
+from .sealing import Gang
+
+__all__ = ["PATIENCE", "Waiting", "waiting_event"]
+
+PATIENCE: Final = 30.0
+"""Seconds that a member has been told to wait before an Event says so: most gangs are complete long before."""
+SLICE: Final = 16
+"""Events at once: nobody's rank waits behind a thousand of them."""
+
+
+class Waiting:
+    """Of one gang: since when which member waits, and which of them has its Event. One a member and generation."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], float] = {}
+        self._said: set[tuple[str, int]] = set()
+
+    def due(self, gang: Gang, now: float) -> tuple[list[Member], float | None]:
+        """Who is to have an Event now, and after how many seconds to ask again (None: when something has changed)."""
+        here = {_wait(m): m for m in gang.members if m.stage is Stage.WAITING and m.told and m.told.answer == "wait"}
+        self._since = {wait: self._since.get(wait, now) for wait in here}
+        self._said &= here.keys()
+        left = {wait: since + PATIENCE - now for wait, since in self._since.items() if wait not in self._said}
+        due = [wait for wait, seconds in left.items() if seconds <= 0]
+        if len(due) > SLICE:
+            return [here[wait] for wait in due[:SLICE]], 0.0
+        return [here[wait] for wait in due], min((s for s in left.values() if s > 0), default=None)
+
+    def said(self, one: Member) -> None:
+        self._said.add(_wait(one))
+
+
+def _wait(one: Member) -> tuple[str, int]:
+    return one.uid, one.told.generation if one.told else 0
+
+
+def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
+    """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
+    assert one.told is not None
+    return event(
+        pod=one.name,
+        namespace=gang.namespace,
+        uid=one.uid,
+        node=one.node,
+        container=one.check,
+        about=f"waiting\0{one.told.generation}",
+        good=True,
+        reason="PreflightWaiting",
+        message=f"gang {gang.id} waits for {'; '.join(one.told.missing)}",
+        now=now,
+    )
