@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_gang.policy import LONGEST, Policy, judge, problems, status
 
@@ -66,6 +66,7 @@ def test_what_is_being_deleted_makes_room_at_once() -> None:
     assert verdicts(going, policy("new", second=1)) == {"old": "Terminating", "new": "InForce"}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=8), st.randoms())
 def test_at_most_one_is_in_force_it_is_told_last_and_the_order_of_coming_does_not_matter(
     drawn: list[tuple[int, bool, bool]], chance: Any
