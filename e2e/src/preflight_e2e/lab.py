@@ -203,6 +203,8 @@ class Lab:
                 # The namespace's removal ends the connection.
                 with contextlib.suppress(urllib3.exceptions.HTTPError, client.ApiException):
                     for event in watching.stream(api.list_namespaced_pod, namespace, timeout_seconds=600):
+                        if event is None:  # a line that the connection's end cut off
+                            continue
                         pod = event["object"]
                         if pod.status.pod_ip:
                             seen.setdefault(pod.metadata.name, time.time())
