@@ -161,7 +161,7 @@ def with_claims(load: Load, ours: Served) -> float:
     body = load.write("claims", json.loads(json.dumps(realistic_review(f"fabric-{NUMBER}"))))
     kept, sent, end = 0.0, 0, time.monotonic() + CLAIMS_WITHIN
     while kept < CLAIMS and time.monotonic() < end:
-        sent += load.drive(ours, body, vary=NUMBER, connections=64, first=sent + 1)["served"]
+        sent += load.drive(ours, body, vary=NUMBER, first=sent + 1)["served"]
         kept = ours.metric("preflight_webhook_claims_kept")
     if kept < CLAIMS:
         raise BenchError(

@@ -66,7 +66,7 @@ class Facts(NamedTuple):
 
 
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, Claim | None] | None]
-_decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(8 * 1024 * 1024)
+_decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(2 * 1024 * 1024)
 
 
 def decide(

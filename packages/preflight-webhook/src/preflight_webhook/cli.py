@@ -128,11 +128,12 @@ def _parser() -> argparse.ArgumentParser:
     schema = commands.add_parser("schema", help="print the configuration's JSON Schema")
     schema.set_defaults(run=_schema)
 
-    from . import certs
-
     keep = commands.add_parser("certs", help="keep the serving certificate and the CA bundle fresh")
-    certs.add_arguments(keep)
-    keep.set_defaults(run=certs.run)
+    if sys.argv[1:2] == ["certs"]:  # what makes certificates is 8 MB in memory that the server need not carry
+        from . import certs
+
+        certs.add_arguments(keep)
+        keep.set_defaults(run=certs.run)
     return parser
 
 

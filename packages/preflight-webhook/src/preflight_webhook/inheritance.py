@@ -17,6 +17,7 @@ from preflight_proto import names
 
 from .config import CheckConfig, Config
 from .decision import Unseen
+from .kept import Kept
 from .review import decode_entries, decode_security
 
 __all__ = ["Inherited", "Legacy", "Settings", "held_back", "inheriting", "legacies", "loads_code"]
@@ -108,19 +109,26 @@ class Legacy(NamedTuple):
     ipc_lock: bool
 
 
-@lru_cache(maxsize=64)
+_legacies: Final[Kept[tuple[tuple[Settings, ...], tuple[bool, ...], int, Config], Legacy]] = Kept(1024 * 1024)
+
+
 def legacies(settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, config: Config) -> Legacy:
     """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers.
 
     Raises :class:`~.review.BadReview` when a security context is none.
     """
+    key = settings, gpus, containers, config
+    if (kept := _legacies.get(key)) is not None:
+        return kept
     sources = [
         Source(f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]", *one)
         for i, one in enumerate(zip(gpus, settings, strict=True))
     ]
     made = ((check.name, _inherit(check, config, sources)) for check in config.checks)
     locks = any(_locks_memory(one.security) for one in settings)
-    return Legacy({name: one for name, one in made if one is not None}, locks)
+    legacy = Legacy({name: one for name, one in made if one is not None}, locks)
+    raw = sum([len(part) for one in settings for part in one])
+    return _legacies.put(key, legacy, 1024 + 4 * raw)  # decoded, an entry is some times as large
 
 
 def _locks_memory(raw: bytes) -> bool:

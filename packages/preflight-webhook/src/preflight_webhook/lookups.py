@@ -7,6 +7,7 @@ for one that is. What does not exist is forgotten after a second, for then someb
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -115,7 +116,7 @@ class Lookups:
             made = await self._get(f"{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}")
         claim = None if made is None else claims.once(claims.read(made))
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
-        self._kept[namespace, ref] = (self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim)
+        self._kept[sys.intern(namespace), ref] = (self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim)
         self._kept.move_to_end((namespace, ref))
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)

@@ -28,7 +28,7 @@ _QUANTITY: Final = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def parse_quantity(text: str) -> int:
     """The value of ``text`` in nano-units; what is finer is rounded up, as Kubernetes does.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-
 __all__ = ["Certificate", "CertificateError"]
 
 CERT: Final = "tls.crt"
 KEY: Final = "tls.key"
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` has no name for."""
 
 log = logging.getLogger(__name__)
 
@@ -26,21 +27,15 @@ class Certificate:
 
     ``context`` is what the server listens with; each new connection is given the newest certificate by its SNI callback,
     which OpenSSL calls whether or not the client names a server. With ``client_ca`` (PEM) only clients with a certificate of
-    that authority are served.
+    that authority are served. ``expires``: end of the newest certificate's validity, in seconds since the epoch.
     """
 
     def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
         self.folder, self.client_ca = folder, client_ca
         self._seen = self._stamp()
-        self._current = self._load()
+        self._current, self.expires = self._load()
         self.context = self._current
         self.context.sni_callback = self._choose
-
-    @property
-    def expires(self) -> float:
-        """End of the newest certificate's validity, in seconds since the epoch."""
-        certificate = x509.load_pem_x509_certificate((self.folder / CERT).read_bytes())
-        return certificate.not_valid_after_utc.timestamp()
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; a broken pair is logged and the old one stays."""
@@ -48,7 +43,7 @@ class Certificate:
             stamp = self._stamp()
             if stamp == self._seen:
                 return False
-            self._current = self._load()
+            self._current, self.expires = self._load()
             self._seen = stamp
         except CertificateError as error:
             log.error("certificate not reloaded, the old one stays: %s", error)
@@ -68,7 +63,8 @@ class Certificate:
                 f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there"
             ) from None
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self) -> tuple[ssl.SSLContext, float]:
+        """(what to serve with, end of its validity)."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -86,4 +82,24 @@ class Certificate:
                     f"{self.client_ca}: no authority's certificate in it ({error.strerror or error}); write one as PEM"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
-        return context
+        return context, self._end_of_validity()
+
+    def _end_of_validity(self) -> float:
+        """As a client learns it, from a handshake with ourselves: a library that parses certificates takes 8 MB of memory for one date."""
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            server.load_cert_chain(self.folder / CERT, self.folder / KEY)
+            client.load_verify_locations(self.folder / CERT)
+            client.check_hostname = False
+            client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME  # its own authority; dead or alive
+            up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+            ours, theirs = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up)
+            for side in (theirs, ours) * 3:  # more turns than any version of TLS takes
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+            told = theirs.getpeercert() or {}
+            return float(ssl.cert_time_to_seconds(str(told["notAfter"])))
+        except (OSError, ssl.SSLError, KeyError) as error:
+            raise CertificateError(
+                f"{self.folder / CERT}: no client would take it as a server's ({error}); write one that is for servers"
+            ) from None
