@@ -365,7 +365,7 @@ def test_a_source_of_gangs_is_written_once_for_all_parts() -> None:
     role = next(
         o for o in render(UMBRELLA, values) if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "preflight-gang"
     )
-    rule = {"apiGroups": [SOURCE["group"]], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]}
+    rule = {"apiGroups": [SOURCE["group"]], "resources": ["podgroups"], "verbs": ["list", "watch"]}
     assert rule in role["rules"]
 
 
