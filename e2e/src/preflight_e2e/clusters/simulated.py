@@ -46,7 +46,8 @@ COMMANDS = {
 
 FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
+"""For a process to be there: ten nodes took 57 at once on two cores with a load of 29."""
 STOP_SECONDS = 5.0
 LABELS = {"network.topology.nvidia.com/leaf": "leaf-1"}
 """Of every node: they share one machine's network."""
