@@ -10,7 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from preflight_proto.check.kit import KitSettings
+from preflight_proto.check.runner import Check, Run, exit_status
+from preflight_proto.check.settings import read
 from preflight_proto.check.testing import CheckRun, FakeConnector, environment, run_check
+from preflight_proto.check.verdict import Outcome, Verdict
 from preflight_proto.result import from_termination
 
 STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
@@ -68,6 +72,40 @@ def test_an_unexpected_exception_is_inconclusive(
     assert "unexpected KeyError at stranger.py" in ran.lines[-1]
     [event] = connector.events
     assert not event.is_fatal
+
+
+def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path) -> None:
+    apart = {"EXIT_CODE_FAILED": "41", "EXIT_CODE_PEER_FAILED": "42", "EXIT_CODE_INCONCLUSIVE": "43"}
+    assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="block", **apart).exit_code == 43
+    assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="allow", **apart).exit_code == 0
+    assert run(connector, tmp_path, GO="wrong", GATE="observe", **apart).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "status"),
+    [
+        (Outcome.FAILED, "ONE", 41),
+        (Outcome.INCONCLUSIVE, "PEER_FAILED", 42),
+        (Outcome.INCONCLUSIVE, "GANG_TIMEOUT", 43),
+        (Outcome.MISCONFIGURED, "CONFIG", 2),
+        (Outcome.PASSED, "OK", 0),
+    ],
+)
+def test_each_kind_of_block_has_its_own_exit_status(outcome: Outcome, code: str, status: int) -> None:
+    environ = {
+        "NODE_NAME": "node-a",
+        "ON_INCONCLUSIVE": "block",
+        "EXIT_CODE_FAILED": "41",
+        "EXIT_CODE_PEER_FAILED": "42",
+        "EXIT_CODE_INCONCLUSIVE": "43",
+    }
+
+    async def probe(run: Run[KitSettings]) -> Verdict:
+        raise NotImplementedError
+
+    check = Check(name="one", condition="One", component="Node", settings=KitSettings, probe=probe)
+    verdict = Verdict(outcome=outcome, code=code, reason="why.")
+    assert exit_status(check, verdict, read(KitSettings, environ)) == status
 
 
 def test_a_missing_tool_is_inconclusive_and_named(connector: FakeConnector, tmp_path: Path) -> None:

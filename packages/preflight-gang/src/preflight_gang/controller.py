@@ -236,7 +236,8 @@ class Controller:
             decision = decide(gang)
         elif decision.note_pass and not await self._note_pass(writer, key, gang):
             return LOOK_AGAIN
-        waits = any(answer.answer == "wait" for answer in decision.answers.values())
+        asking = (decision.answers.get(one.uid) for one in gang.members if one.stage is Stage.WAITING)
+        waits = any(answer is not None and answer.answer == "wait" for answer in asking)
         again = self._pace(key, gang, decision.answers)
         if not await writer.tell(
             gang, decision.answers, lambda one, roster: self._heard(key, one, roster), self.reports.with_roster

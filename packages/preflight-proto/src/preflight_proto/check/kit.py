@@ -76,6 +76,21 @@ class KitSettings:
         default=None,
         help="whether a check that could not judge holds the pod back; the default depends on the check",
     )
+    exit_failed: int = setting(
+        names.ENV_EXIT_FAILED, whole_number(1, 125), default=1, help="exit status of a check that failed"
+    )
+    exit_peer_failed: int = setting(
+        names.ENV_EXIT_PEER_FAILED,
+        whole_number(1, 125),
+        default=1,
+        help="exit status where another member of the gang is the cause (PEER_FAILED) and the pod is held back",
+    )
+    exit_inconclusive: int = setting(
+        names.ENV_EXIT_INCONCLUSIVE,
+        whole_number(1, 125),
+        default=1,
+        help="exit status of a check that could not judge, where that holds the pod back",
+    )
     result_path: str = setting(
         names.ENV_RESULT_PATH,
         text("a path", f"e.g. {names.RESULT_PATH}"),

@@ -39,8 +39,9 @@ __all__ = ["Check", "Run", "conduct", "run_main"]
 S = TypeVar("S")
 
 EXIT_PASSED: Final = 0
-EXIT_FAILED: Final = 1
 EXIT_MISCONFIGURED: Final = 2
+PEER_FAILED: Final = "PEER_FAILED"
+"""The code of a check that another member of its gang has ended."""
 
 GANG_MARGIN: Final = 60.0
 """Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
@@ -198,12 +199,19 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
 
 
 def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
-    """passed and skipped 0, failed 1, misconfigured 2, inconclusive by ON_INCONCLUSIVE; observe is always 0."""
+    """passed and skipped 0, failed 1, misconfigured 2, inconclusive by ON_INCONCLUSIVE; observe is always 0.
+
+    What is 1 may be another status by ``EXIT_CODE_*``: a Job's podFailurePolicy can tell them apart.
+    """
     if kit.observe:
         return EXIT_PASSED
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        return EXIT_FAILED if (kit.on_inconclusive or check.on_inconclusive) == "block" else EXIT_PASSED
-    return {Outcome.FAILED: EXIT_FAILED, Outcome.MISCONFIGURED: EXIT_MISCONFIGURED}.get(verdict.outcome, EXIT_PASSED)
+        if (kit.on_inconclusive or check.on_inconclusive) != "block":
+            return EXIT_PASSED
+        return kit.exit_peer_failed if verdict.code == PEER_FAILED else kit.exit_inconclusive
+    return {Outcome.FAILED: kit.exit_failed, Outcome.MISCONFIGURED: EXIT_MISCONFIGURED}.get(
+        verdict.outcome, EXIT_PASSED
+    )
 
 
 def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings, GangSettings | None]:
@@ -310,6 +318,7 @@ def help_text(check: Check[Any]) -> str:
         "",
         "Exit status: 0 passed or skipped, 1 failed, 2 misconfigured;",
         f"  {inconclusive}.",
+        "  EXIT_CODE_FAILED, EXIT_CODE_PEER_FAILED and EXIT_CODE_INCONCLUSIVE are in place of the 1 of each.",
         "The last line printed is the verdict; PREFLIGHT_LOG=debug adds the traceback of an internal error.",
     ]
     return "\n".join(lines)
