@@ -48,11 +48,12 @@ def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
         except ValueError:
             continue
         about = event.get("objectRef")
-        if about is None or not event.get("userAgent", "").startswith(agent):
+        user = event.get("user", {}).get("username")  # none where the server did not know who asked
+        if about is None or user is None or not event.get("userAgent", "").startswith(agent):
             continue
         resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
         right = (about.get("apiGroup", ""), resource, event["verb"])
-        mine = found.setdefault(event["user"]["username"], Rights())
+        mine = found.setdefault(user, Rights())
         allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
         (mine.used if allowed else mine.refused).add(right)
     return found

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.timeout(400)
 
 AGENTS = {"gang": "preflight-gang", "webhook": "preflight-webhook", "certs": "preflight-webhook"}
 NATIVE = {"", "batch", "scheduling.k8s.io", "coordination.k8s.io"}
+OWN = "preflight.nvsentinel.nvidia.com"
+"""The group of PreflightConfig, whose definition the chart brings."""
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def kinds() -> Iterator[None]:
     api: Any = client.ApiextensionsV1Api()
     made = []
     for group, resource in sources():
-        if group not in NATIVE:
+        if group not in {*NATIVE, OWN}:
             with suppress(client.ApiException):  # the cluster has it
                 api.create_custom_resource_definition(definition(group, resource))
                 made.append(f"{resource}.{group}")
@@ -142,6 +144,7 @@ def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log:
     fresh.release.install(values(fresh))
     until(fresh.published, "the CA bundle")
     story = Story(fresh)
+    until(lambda: configured(story.namespace), "a PreflightConfig is stored")
     for name in ("one", "two"):
         story.pod(name, "first")
         story.address(name)
@@ -170,6 +173,19 @@ def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log:
     while any("never did" in said for said in compared(used(log), allowed)) and time.monotonic() < end:
         time.sleep(1)
     assert compared(used(log), allowed) == []
+
+
+def configured(namespace: str) -> bool:
+    body = {"apiVersion": f"{OWN}/v1alpha1", "kind": "PreflightConfig", "metadata": {"name": "ours"}}
+    try:
+        client.CustomObjectsApi().create_namespaced_custom_object(
+            OWN, "v1alpha1", namespace, "preflightconfigs", {**body, "spec": {"enforcement": "observe"}}
+        )
+    except client.ApiException as error:
+        if error.status == 404:  # its definition is not served yet
+            return False
+        raise
+    return True
 
 
 def stamps() -> list[tuple[str, str]]:

@@ -87,6 +87,7 @@ async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading
     setup = {**container("setup", "ended"), "name": "setup"}
     await cluster.report("pod-0", ended[0], setup, ended[1])
     await until(lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"), "it is counted")
+    await until(lambda: cluster.events, "its Event")
     assert [event["reason"] for event in cluster.events] == ["PreflightPassed"]
     counted = {
         sample.labels["check"]

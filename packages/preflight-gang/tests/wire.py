@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import msgspec
 from preflight_gang.kube.connection import Connection
 
@@ -163,6 +164,10 @@ async def wired(target: Connection) -> AsyncIterator[tuple[Wire, Connection]]:
         yield wire, replace(target, server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     finally:
         server.close()
-        for task in list(wire._open):
-            task.cancel()
-        await server.wait_closed()
+        with anyio.CancelScope(shield=True):
+            ending = list(wire._open)
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            await server.wait_closed()
+            await asyncio.sleep(0)  # what was aborted is closed in the next round of the loop
