@@ -193,6 +193,8 @@ def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
     made["metadata"]["name"] = name
     if gang:
         made["metadata"]["labels"] |= {"app.kubernetes.io/gang-id": gang, "app.kubernetes.io/gang-size": "128"}
+    spec.pop("resourceClaims", None)
+    spec["containers"][0]["resources"].pop("claims", None)
     if template:
         spec["resourceClaims"] = [{"name": "devices", "resourceClaimTemplateName": template}]
         main = spec["containers"][0]["resources"]
