@@ -126,6 +126,8 @@ async def proxied(target: Connection) -> AsyncIterator[tuple[Proxy, Connection]]
         yield proxy, replace(target, server=url._replace(netloc=f"127.0.0.1:{port}").geturl())
     finally:
         server.close()
+        for _ in range(5):
+            await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
         proxy.cut(refuse=True)
         await asyncio.gather(*proxy._open, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the loop's next turn
