@@ -26,7 +26,7 @@ def main() -> int:
     try:
         from .run import demo  # takes a second, in which somebody may change their mind
 
-        return demo(args.environments, args.report, args.json)
+        return demo(args.environments.resolve(), args.report, args.json)  # pods run in folders of their own
     except KeyboardInterrupt:
         print("demo: interrupted; every process is ended and every file removed", file=sys.stderr)
         return 130
