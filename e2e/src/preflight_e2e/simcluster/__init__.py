@@ -65,7 +65,7 @@ class ApiDouble:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for _ in range(5):
+        for _turn in range(5):
             await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
         for task in list(self._open):
             task.cancel()
