@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .bars import Bar, all_hold, at_most, below
 from .load import BenchError
-from .localisation import Bar
 
 __all__ = ["add_clean_arguments", "add_verdict_arguments", "clean_bars", "verdict_bars"]
 
@@ -60,22 +60,22 @@ def run_verdict(args: argparse.Namespace) -> int:
 
 def clean_bars(figures: Figures) -> Iterator[Bar]:
     for name, one in figures.items():
-        yield Bar(f"{name}: fatal events of clean gangs at most 0", one["fatal_events"], one["fatal_events"] == 0)
+        yield at_most(f"{name}: fatal events of clean gangs", one["fatal_events"], 0)
         unjudged = sum(count for outcome, count in one["outcomes"].items() if outcome.startswith("inconclusive"))
-        yield Bar(f"{name}: members of clean gangs that could not judge at most 0", unjudged, unjudged == 0)
+        yield at_most(f"{name}: members of clean gangs that could not judge", unjudged, 0)
 
 
 def verdict_bars(figures: Figures) -> Iterator[Bar]:
     """Seconds are medians."""
     for path, most in (("slow", 60), ("hang", 120)):
         seconds = figures[path]["median_seconds"]
-        yield Bar(f"{figures['members']} members, {path}: seconds to the verdict below {most}", seconds, seconds < most)
+        yield below(f"{figures['members']} members, {path}: seconds to the verdict", seconds, most)
         wrong = sum(one["blamed"] != [3] for one in figures[path]["runs"])
-        yield Bar(f"{path}: runs that blamed anybody but the culprit, or not it, at most 0", wrong, wrong == 0)
+        yield at_most(f"{path}: runs that blamed anybody but the culprit, or not it,", wrong, 0)
     start = figures["start_up"]["without_torchrun_s"]
-    yield Bar("roster to first timed iteration without torchrun's start: seconds below 1", start, start < 1)
+    yield below("roster to first timed iteration without torchrun's start: seconds", start, 1)
     memory = max(figures["start_up"]["parent_mb"], *(one["parent_mb"] for one in figures["slow"]["runs"]))
-    yield Bar("memory of the check itself: MB below 60", memory, memory < 60)
+    yield below("memory of the check itself: MB", memory, 60)
 
 
 def _run(program: str, *options: str) -> Figures:
@@ -88,9 +88,7 @@ def _run(program: str, *options: str) -> Figures:
 
 
 def _told(name: str, figures: Figures, bars: Iterator[Bar], file: Path | None) -> int:
-    checked = list(bars)
-    for bar in checked:
-        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value})")
+    hold = all_hold(bars)
     if file:
         file.write_text(json.dumps({name: figures}, indent=1) + "\n")
-    return 0 if all(bar.holds for bar in checked) else 1
+    return 0 if hold else 1

@@ -9,11 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from .bars import Bar, all_hold, at_least, at_most
 from .load import BenchError
 
-__all__ = ["Bar", "add_arguments", "bars", "run", "table"]
+__all__ = ["add_arguments", "bars", "run", "table"]
 
 Figures = dict[str, Any]
 
@@ -37,10 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")
-    checked = list(bars(figures))
-    for bar in checked:
-        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value})")
-    return 0 if all(bar.holds for bar in checked) else 1
+    return 0 if all_hold(bars(figures)) else 1
 
 
 def simulated(jobs: int, scale: float) -> Figures:
@@ -56,36 +54,20 @@ def simulated(jobs: int, scale: float) -> Figures:
         return dict(json.loads(out.read_text()))
 
 
-class Bar(NamedTuple):
-    """One figure that must hold."""
-
-    says: str
-    value: float
-    holds: bool
-
-
 def bars(figures: Figures) -> Iterator[Bar]:
     """What localisation promises, each held against what was simulated."""
     labels = figures["labels"]
-    yield _most("labels: healthy nodes blamed", labels["healthy_blamed"], 0)
-    yield _least("labels: recall of blamed", labels["recall_blamed"], 0.99)
-    yield _least("labels: recall of named", labels["recall_named"], 0.999)
-    yield _most("labels: rounds", labels["max_rounds"], 6)
+    yield at_most("labels: healthy nodes blamed", labels["healthy_blamed"], 0)
+    yield at_least("labels: recall of blamed", labels["recall_blamed"], 0.99)
+    yield at_least("labels: recall of named", labels["recall_named"], 0.999)
+    yield at_most("labels: rounds", labels["max_rounds"], 6)
     for n, one in figures["small_n"].items():
-        yield _most(f"N = {n}: healthy nodes blamed", one["healthy_blamed"], 0)
-        yield _least(f"N = {n}: recall of blamed", one["recall_blamed"], 0.99)
-        yield _most(f"N = {n}: rounds", one["max_rounds"], 6)
+        yield at_most(f"N = {n}: healthy nodes blamed", one["healthy_blamed"], 0)
+        yield at_least(f"N = {n}: recall of blamed", one["recall_blamed"], 0.99)
+        yield at_most(f"N = {n}: rounds", one["max_rounds"], 6)
     for fault, one in figures["correlated"].items():
         share = one["gangs_healthy_blamed"] / one["gangs"]
-        yield _most(f"{fault}: share of gangs with a healthy node blamed", share, 0.002)
-
-
-def _most(says: str, value: float, most: float) -> Bar:
-    return Bar(f"{says} at most {most:g}", value, value <= most)
-
-
-def _least(says: str, value: float, least: float) -> Bar:
-    return Bar(f"{says} at least {least:g}", value, value >= least)
+        yield at_most(f"{fault}: share of gangs with a healthy node blamed", share, 0.002)
 
 
 def table(figures: Figures) -> Iterator[str]:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import peer, served
+from .bars import Bar, all_hold, at_least, below
 from .load import BenchError, drive
 from .reviews import EVERYTHING, NUMBER, realistic_review
 from .served import Served
 
-__all__ = ["Bar", "add_arguments", "bars", "run"]
+__all__ = ["add_arguments", "bars", "run"]
 
 LEAST_BYTES = 7 * 1024
 """What the API server sends about a training pod; a smaller review would flatter the server."""
@@ -82,8 +83,7 @@ def run(args: argparse.Namespace) -> int:
         )
         result = measured(load, ours, serving, args)
     result["webhook"]["bars"] = {bar.says: bar.holds for bar in bars(result)}
-    for bar in bars(result):
-        print(f"{'holds' if bar.holds else 'MISSED'}: {bar.says} (is {bar.value:g})")
+    all_hold(bars(result), "g")
     print(json.dumps(result))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -191,29 +191,13 @@ def check_answer(one: Figures) -> None:
         raise BenchError(f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured.")
 
 
-class Bar(NamedTuple):
-    """One figure that must hold."""
-
-    says: str
-    value: float
-    holds: bool
-
-
 def bars(result: Figures) -> Iterator[Bar]:
     """What the webhook promises, each held against what was measured."""
     ours = result["webhook"]
-    yield _least("reviews/s of alike pods, all features on", ours["reviews_per_s"], 12_000)
+    yield at_least("reviews/s of alike pods, all features on", ours["reviews_per_s"], 12_000)
     if "ratio" in result:
-        yield _least("times the peer's reviews/s", result["ratio"], 4)
-    yield _least("reviews/s of an 85 KB pod", ours["large_reviews_per_s"], 3_000)
-    yield _below("p99 in ms at a steady 1,000/s", ours["steady_1000_p99_ms"], 2)
-    yield _below(f"MB with {CLAIMS:,} claims kept", ours["rss_claims_mb"], 60)
-    yield _below("MB after pods that are all different", ours["rss_different_mb"], 60)
-
-
-def _least(says: str, value: float, least: float) -> Bar:
-    return Bar(f"{says} at least {least:g}", value, value >= least)
-
-
-def _below(says: str, value: float, most: float) -> Bar:
-    return Bar(f"{says} below {most:g}", value, value < most)
+        yield at_least("times the peer's reviews/s", result["ratio"], 4)
+    yield at_least("reviews/s of an 85 KB pod", ours["large_reviews_per_s"], 3_000)
+    yield below("p99 in ms at a steady 1,000/s", ours["steady_1000_p99_ms"], 2)
+    yield below(f"MB with {CLAIMS:,} claims kept", ours["rss_claims_mb"], 60)
+    yield below("MB after pods that are all different", ours["rss_different_mb"], 60)

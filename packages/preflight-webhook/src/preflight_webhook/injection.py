@@ -301,17 +301,10 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
         volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
     if node:
         files = {
-            names.INSTANCE_TYPE_PATH: names.INSTANCE_TYPE_ANNOTATION,
-            names.TOPOLOGY_PATH: names.TOPOLOGY_ANNOTATION,
+            posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
+            posixpath.basename(names.TOPOLOGY_PATH): names.TOPOLOGY_ANNOTATION,
         }
-        items = [
-            {
-                "path": posixpath.basename(path),
-                "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
-            }
-            for path, annotation in files.items()
-        ]
-        volumes.append({"name": names.NODE_VOLUME, "downwardAPI": {"items": items, "defaultMode": 0o644}})
+        volumes.append({"name": names.NODE_VOLUME, "downwardAPI": {"items": _shown(files), "defaultMode": 0o644}})
     if connector.auth.enabled and reports:
         token = {
             "audience": connector.auth.audience,
@@ -327,6 +320,14 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
     return volumes
 
 
+def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The pod's own annotations as files, by name; items of a downwardAPI."""
+    return [
+        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+        for file, annotation in files.items()
+    ]
+
+
 def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
     """What a gang-wide check waits for, and the place where it writes the generation that it joined.
 
@@ -334,11 +335,7 @@ def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
     Roster and topology are in one volume, so that the check sees both or neither.
     """
     files = {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
-    items = [
-        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
-        for file, annotation in files.items()
-    ]
-    sources = [{"configMap": {"name": config_map, "optional": True}}, {"downwardAPI": {"items": items}}]
+    sources = [{"configMap": {"name": config_map, "optional": True}}, {"downwardAPI": {"items": _shown(files)}}]
     return [
         {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
         {"name": names.STATE_VOLUME, "emptyDir": {}},
