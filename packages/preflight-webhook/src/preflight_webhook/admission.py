@@ -25,7 +25,7 @@ from .inheritance import Settings, inheriting, legacies
 from .injection import Injection, Place, Workload, has_room, inject, place
 from .kept import Kept
 from .objects import ClaimEntry, ClaimUse, Container, Pod
-from .review import BadReview, decode_pod, decode_resources, decode_whole, encode_patch
+from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of, encode_patch
 from .selection import Refused, Situation, select
 from .sources import Gang
 
@@ -70,25 +70,26 @@ _decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(2 * 1024 * 1024)
 
 
 def decide(
-    raw: bytes | msgspec.Raw,
+    raw: bytes | bytearray,
     namespace: str,
     config: Config,
     claims: Mapping[Ref, Claim | None] | None = None,
     *,
     confined: bool = False,
     recall: Recall | None = None,
+    read: Pod | None = None,
 ) -> Decision:
-    """The decision about the pod whose JSON is ``raw``, created in ``namespace``; not to be changed, as alike pods share it.
+    """The decision about the pod whose JSON is ``raw`` (or the review's around it, where ``read`` is what was read of it), created in ``namespace``; not to be changed, as alike pods share it.
 
     ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they matter and are not given,
     ``recall`` is asked, which may know all of them; else the result is ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no hostPath volumes.
     Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
-    pod = decode_pod(raw)
+    pod = read or decode_pod(raw)
     if problem := reserved.misuse(pod):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and detects(config):
-        needs = tuple(dict.fromkeys(one for entry in pod.spec.resource_claims if (one := ref(entry))))
+        needs = tuple(dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))]))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
             return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
@@ -101,7 +102,7 @@ def decide(
         decision, _ = _judge(facts, config)
         return _decisions.put(key, decision, facts.size + len(decision.encoded))
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
-    now = decode_whole(raw)
+    now = decode_whole(raw) if read is None else decode_whole_of(raw)
     wanted = reserved.cleaned(now)
     facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
     decision, injection = _judge(facts, config)
@@ -121,8 +122,8 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
     everyone = [*spec.containers, *(spec.init_containers or ())] if inheriting(config) else ()
     secrets = spec.image_pull_secrets
     return Facts(
-        tuple((c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()),
-        tuple(bytes(c.resources) for c in spec.containers),
+        tuple([(c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()]),
+        tuple([bytes(c.resources) for c in spec.containers]),
         _has_amounts(bytes(spec.resources)),
         spec.os is not None and spec.os.name == "windows",
         metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
@@ -134,8 +135,8 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
         gang,
         ordered(pod, gang, config.gang_discovery) if gang else "",
         tuple([_settings(c) for c in everyone]),
-        tuple(one.name for one in secrets) if secrets is not None else None,
-        tuple(_claim(entry, claims) for entry in spec.resource_claims)
+        tuple([one.name for one in secrets]) if secrets is not None else None,
+        tuple([_claim(entry, claims) for entry in spec.resource_claims])
         if spec.resource_claims and detects(config)
         else (),
         confined,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from . import admission, logs, review
 from .at_once import Answer
@@ -35,6 +35,8 @@ MAX_BODY: Final = 3 * 1024 * 1024
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _PATHS: Final = frozenset({PATH, CONFINED_PATH})
+_BEGUN: Final = "preflight.begun"
+"""Where a request's scope holds what was worked out of it before it turned out that somebody must be asked."""
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,18 @@ class _Refused(Exception):
         self.status, self.message = status, message
 
 
+class _Begun(NamedTuple):
+    """A review as far as it could be answered: what its pod ``needs`` must be asked for."""
+
+    started: float
+    body: bytes | bytearray
+    request: Request
+    confined: bool
+    config: Config
+    policy: Policy | None
+    needs: tuple[Ref, ...]
+
+
 class Admission:
     """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server goes on."""
 
@@ -90,44 +104,50 @@ class Admission:
             return
         self.state.metrics.in_flight += 1
         try:
-            body = await _read(scope, receive)
-            await _respond(send, self._begin(scope["path"], body) or await self._after_lookup(scope["path"], body))
+            begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
+            await _respond(send, begun if isinstance(begun, Answer) else await self._after_lookup(begun))
         except _Refused as error:
             await _respond(send, self._refuse(error.status, error.message))
         finally:
             self.state.metrics.in_flight -= 1
 
-    def at_once(self, scope: Scope, body: bytes) -> Answer | None:
+    def at_once(self, scope: Scope, body: bytes | bytearray) -> Answer | None:
         """The answer to a review, unless it takes a look-up, or the request is none: then the usual way says so."""
-        return self._begin(scope["path"], body) if _why_not(scope) is None else None
+        if _why_not(scope) is not None:
+            return None
+        begun = self._begin(scope["path"], body)
+        if isinstance(begun, Answer):
+            return begun
+        scope[_BEGUN] = begun
+        return None
 
-    def _begin(self, path: str, body: bytes) -> Answer | None:
-        """The answer as far as it is known what to say; None where resource claims must be asked for."""
+    def _begin(self, path: str, body: bytes | bytearray) -> Answer | _Begun:
+        """The answer, where all that it takes is known."""
         started, uid = time.perf_counter(), ""
         try:
             request = review.decode_review(body)
             uid, confined = request.uid, path == CONFINED_PATH
             config, policy = self.state.rules(request.namespace)
             recall = partial(self.state.lookups.known, request.namespace) if self.state.lookups is not None else None
-            decision = admission.decide(request.object, request.namespace, config, confined=confined, recall=recall)
+            decision = admission.decide(
+                body, request.namespace, config, confined=confined, recall=recall, read=request.object
+            )
             if decision.needs:
-                return None
+                return _Begun(started, body, request, confined, config, policy, decision.needs)
             return self._decided(request, decision, policy, len(body), started)
         except Exception as error:
             return self._failed(error, uid)
 
-    async def _after_lookup(self, path: str, body: bytes) -> Answer:
-        started, uid = time.perf_counter(), ""
+    async def _after_lookup(self, begun: _Begun) -> Answer:
+        request = begun.request
         try:
-            request = review.decode_review(body)
-            uid, confined = request.uid, path == CONFINED_PATH
-            config, policy = self.state.rules(request.namespace)
-            needs = admission.decide(request.object, request.namespace, config, confined=confined).needs
-            claims = await self._claims(request.namespace, needs)
-            decision = admission.decide(request.object, request.namespace, config, claims, confined=confined)
-            return self._decided(request, decision, policy, len(body), started)
+            claims = await self._claims(request.namespace, begun.needs)
+            decision = admission.decide(
+                begun.body, request.namespace, begun.config, claims, confined=begun.confined, read=request.object
+            )
+            return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
         except Exception as error:
-            return self._failed(error, uid)
+            return self._failed(error, request.uid)
 
     async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> Mapping[Ref, Claim | None]:
         if self.state.lookups is None:

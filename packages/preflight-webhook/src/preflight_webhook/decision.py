@@ -45,8 +45,8 @@ class Decision(msgspec.Struct):
     gpus: dict[str, int] = {}
     stamp: Stamp | None = None
     """The pod's gang, where it has one."""
-    encoded: str = ""
-    """The patch as the answer carries it: JSON in base64, or nothing. One text is kept for alike pods, not a hundred objects."""
+    encoded: bytes = b""
+    """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for alike pods, not a hundred objects."""
     warnings: list[str] = []
     unseen: list[Unseen] = []
     needs: tuple[Ref, ...] = ()
@@ -55,7 +55,7 @@ class Decision(msgspec.Struct):
     @property
     def patch(self) -> list[dict[str, Any]]:
         """The patch's operations."""
-        return _operations.decode(binascii.a2b_base64(self.encoded)) if self.encoded else []
+        return _operations.decode(binascii.a2b_base64(self.encoded[1:-1])) if self.encoded else []
 
     @property
     def label(self) -> str:

@@ -33,8 +33,9 @@ def ordered(pod: Pod, gang: Gang, config: GangDiscovery) -> str:
     Such a member would wait in its init containers for members that wait for it to run.
     """
     labels = pod.metadata.labels or {}
-    if any(labels.get(key, "").lower() == "launcher" for key in _ROLES):
-        return "an MPI launcher may be started only when its workers run"
+    for key in _ROLES:
+        if labels.get(key, "").lower() == "launcher":
+            return "an MPI launcher may be started only when its workers run"
     if gang.source in _NOT_SCHEDULED_TOGETHER and not config.parallel_stateful_sets and _LWS not in labels:
         maker = controller_of(pod)
         if maker is not None and maker.kind == "StatefulSet":

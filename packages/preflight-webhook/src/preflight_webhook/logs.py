@@ -53,13 +53,7 @@ flush = _pending.flush
 
 def line(level: str, msg: str, about: dict[str, object]) -> None:
     """Write one line soon, without the logging machinery: for the line that every admission writes."""
-    _pending.put(
-        _encode({"time": _time(datetime.now(UTC)), "level": level, "msg": msg, "component": COMPONENT, **about})
-    )
-
-
-def _time(when: datetime) -> str:
-    return when.isoformat(timespec="milliseconds")
+    _pending.put(_encode({"time": datetime.now(UTC), "level": level, "msg": msg, "component": COMPONENT, **about}))
 
 
 class _JsonLines(logging.Handler):
@@ -75,7 +69,7 @@ class _JsonLines(logging.Handler):
     @staticmethod
     def _line(record: logging.LogRecord) -> bytes:
         line: dict[str, object] = {
-            "time": _time(datetime.fromtimestamp(record.created, UTC)),
+            "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "msg": record.getMessage(),
             "component": COMPONENT,

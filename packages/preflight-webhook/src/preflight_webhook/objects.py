@@ -11,6 +11,7 @@ import msgspec
 
 __all__ = [
     "Amount",
+    "AnyReview",
     "Capabilities",
     "ClaimEntry",
     "ClaimUse",
@@ -159,13 +160,26 @@ class Kind(_Object):
 class Request(_Object):
     uid: Annotated[str, msgspec.Meta(min_length=1)]
     kind: Kind
-    operation: str = "CREATE"
+    object: Pod
     namespace: str = ""
-    object: msgspec.Raw = msgspec.Raw()
     dry_run: bool = False
 
 
 class Review(_Object):
     request: Request
+    api_version: str
+    kind: str
+
+
+class AnyRequest(_Object):
+    """A request whatever it is about, with its object as it came."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    kind: Kind
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class AnyReview(_Object):
+    request: AnyRequest
     api_version: str
     kind: str
