@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,10 +17,11 @@ HEAD = b"POST /%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
 class Echo:
-    """Answers with the body, and remembers which way each request came."""
+    """Answers with the body, and remembers which way each request came, and who served it."""
 
     def __init__(self) -> None:
         self.ways: list[str] = []
+        self.protocols: weakref.WeakSet[AtOnce] = weakref.WeakSet()
         self.gate = asyncio.Event()
 
     def at_once(self, scope: Any, body: bytes) -> Answer | None:
@@ -47,7 +50,12 @@ async def served(app: Echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
     server = uvicorn.Server(config)
     config.load()
     loop, state = asyncio.get_running_loop(), server.server_state
-    listener = await loop.create_server(lambda: AtOnce(config, state, {}), "127.0.0.1", 0)
+
+    def made() -> AtOnce:
+        app.protocols.add(protocol := AtOnce(config, state, {}))
+        return protocol
+
+    listener = await loop.create_server(made, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
     try:
         yield reader, writer
@@ -83,6 +91,23 @@ def test_a_whole_request_is_answered_at_once_and_its_connection_stays() -> None:
             writer.write(b"ree")
             assert (await answer(reader))[1] == b"three"
         assert app.ways == ["at once"] * 3
+
+    run(story)
+
+
+def test_a_connection_that_ended_is_freed_without_the_garbage_collector() -> None:
+    async def story(app: Echo) -> None:
+        gc.disable()
+        try:
+            async with served(app) as (reader, writer):
+                writer.write(HEAD % (b"x", 3) + b"one")
+                await answer(reader)
+                assert len(app.protocols) == 1
+                writer.close()
+                while app.protocols:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
     run(story)
 

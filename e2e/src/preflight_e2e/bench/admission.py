@@ -7,7 +7,6 @@ import base64
 import http.client
 import json
 import os
-import shutil
 import ssl
 import subprocess
 import tempfile
@@ -27,6 +26,7 @@ from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 
 from .load import BenchError
 from .reviews import NUMBER, realistic_review
+from .served import add_server
 
 __all__ = ["add_arguments", "quantile", "run"]
 
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--writers", type=int, default=64, help="who create them, each on a connection (%(default)s)")
     parser.add_argument("--gang", type=int, default=128, help="members created at once (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    add_server(parser)
     parser.set_defaults(run=run)
 
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         tempfile.TemporaryDirectory() as name,
         api_server(Path(name), folder) as server,
-        webhook(Path(name) / "webhook", server) as (url, plain, bundle),
+        webhook(args.server, Path(name) / "webhook", server) as (url, plain, bundle),
     ):
         place = Place(server, plain, Path(name) / "audit.log")
         place.prepare(url, bundle)
@@ -246,11 +247,8 @@ def api_server(home: Path, folder: Path) -> Iterator[ApiServer]:
 
 
 @contextmanager
-def webhook(folder: Path, server: ApiServer) -> Iterator[tuple[str, str, str]]:
+def webhook(program: str, folder: Path, server: ApiServer) -> Iterator[tuple[str, str, str]]:
     """The real server: (address of admission, address of its metrics, CA bundle)."""
-    program = shutil.which("preflight-webhook")
-    if program is None:
-        raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
     folder.mkdir()
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -26,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from .load import BenchError
 from .reviews import CLASS
 
-__all__ = ["Served", "claims", "make_certificate", "pinned", "webhook"]
+__all__ = ["Served", "add_server", "claims", "make_certificate", "pinned", "webhook"]
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
@@ -62,12 +63,27 @@ class Served:
         return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
 
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """The option that says which webhook is measured."""
+    parser.add_argument(
+        "--server",
+        metavar="PROGRAM",
+        type=_program,
+        default="preflight-webhook",
+        help="the preflight-webhook to measure; `nox -s bench` gives one that is installed as in its image (%(default)s)",
+    )
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{name} is no program here; run this with `nox -s bench`")
+    return found
+
+
 @contextmanager
-def webhook(folder: Path, core: int, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
+def webhook(program: str, folder: Path, core: int, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
     """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its certificate is there."""
-    program = shutil.which("preflight-webhook")
-    if program is None:
-        raise BenchError("preflight-webhook is not on PATH; run this with `nox -s bench`.")
     (folder / "config.yaml").write_text(config)
     command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
     command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]

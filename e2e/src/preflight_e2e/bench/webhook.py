@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--peer-url", metavar="URL", help="also the webhook at this https URL instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    served.add_server(parser)
     parser.set_defaults(run=run)
 
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             os.sched_setaffinity(0, {loading})  # what stands in for the API server is load too
         served.make_certificate(folder)
         environ = stack.enter_context(served.claims(folder))
-        ours = stack.enter_context(served.webhook(folder, serving, EVERYTHING, environ))
+        ours = stack.enter_context(served.webhook(args.server, folder, serving, EVERYTHING, environ))
         load = Load(folder, loading, args.connections, args.seconds)
         print(
             f"server on core {serving}, load of {args.connections} connections on core {loading}, median of {args.runs} runs; "
