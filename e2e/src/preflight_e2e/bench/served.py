@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import datetime
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -18,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import urlopen
 
+import trustme
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -119,6 +122,7 @@ def pinned(
 
 
 class _Claims(BaseHTTPRequestHandler):
+    server: _ClaimServer
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one piece
     disable_nagle_algorithm = True
@@ -128,6 +132,15 @@ class _Claims(BaseHTTPRequestHandler):
         made: object = {"metadata": {"name": self.path}, "spec": {"spec": {"devices": {"requests": [device]}}}}
         if self.path == "/apis/resource.k8s.io":
             made = {"versions": [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]}
+        elif "watch=true" in self.path:  # of PreflightConfigs, of which there are none: nothing happens until the end
+            self.send_response(200)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.flush()
+            self.server.ended.wait()
+            return
+        elif "preflightconfigs" in self.path:
+            made = {"metadata": {"resourceVersion": "1"}, "items": []}
         body = json.dumps(made).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -140,6 +153,10 @@ class _Claims(BaseHTTPRequestHandler):
 
 
 class _ClaimServer(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Claims)
+        self.ended = threading.Event()
+
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # the webhook hangs up at its end
 
@@ -147,19 +164,27 @@ class _ClaimServer(ThreadingHTTPServer):
 @contextmanager
 def claims(folder: Path) -> Iterator[dict[str, str]]:
     """What stands in for an API server that knows every ResourceClaimTemplate; gives the environment to find it by."""
-    server = _ClaimServer(("127.0.0.1", 0), _Claims)
+    server, authority = _ClaimServer(), trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
+    cluster = {
+        "server": f"https://127.0.0.1:{server.server_port}",
+        "certificate-authority-data": base64.b64encode(authority.cert_pem.bytes()).decode(),
+    }
     config = {
         "current-context": "x",
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "clusters": [{"name": "x", "cluster": cluster}],
         "users": [{"name": "x", "user": {}}],
     }
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     try:
         yield {"KUBECONFIG": str(folder / "kubeconfig")}
     finally:
+        server.ended.set()
         server.shutdown()
         server.server_close()
 
