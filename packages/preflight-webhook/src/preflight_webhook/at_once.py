@@ -49,7 +49,7 @@ class AtOnce(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         # It and its last cycle hold each other, and with them some 300 KB of TLS buffers, until a garbage collection, which is rare here.
-        self.cycle = None
+        self.cycle = None  # type: ignore[assignment]  # as uvicorn has it between requests
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
