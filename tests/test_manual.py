@@ -269,8 +269,8 @@ def given(folder: Path) -> Iterator[str]:
     places = parameters(KIT) | parameters(folder)
     for node in nodes(folder):
         found: list[ast.expr] = []
-        if isinstance(node, ast.Call) and called(node) in places:
-            at = places[called(node)]
+        if isinstance(node, ast.Call):
+            at = places.get(called(node), len(node.args))
             found = [*node.args[at : at + 1], *(k.value for k in node.keywords if k.arg == "code")]
         elif isinstance(node, ast.Dict):
             found = [value.elts[0] for value in node.values if isinstance(value, ast.Tuple) and value.elts]
