@@ -65,7 +65,6 @@ class Lab:
     def __init__(self, kubeconfig: Path, say: Callable[[str], None]) -> None:
         config.load_kube_config(str(kubeconfig))  # type: ignore[no-untyped-call]
         self.api: Any = client.CoreV1Api()
-        self.apps: Any = client.AppsV1Api()
         self.say = say
         self.release = Release("preflight", kubeconfig)
         self._values: dict[str, Any] | None = None

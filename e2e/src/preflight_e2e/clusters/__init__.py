@@ -1,4 +1,4 @@
-"""Where scenarios run: ``existing`` (the cluster of KUBECONFIG) and ``kind`` (made for the run)."""
+"""Where scenarios run: ``existing`` (the cluster of KUBECONFIG) and ``kind`` (made for the run); the demo makes its own, ``simulated``."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _problem(problem: Problem, result: TestResult, subject: Subject, level: int,
     if category is None:
         category = row.category if row else None
     test = canonical_test(result.test)
-    name = row.name if row else f"DCGM_ERROR_{problem.error_id}" if problem.error_id is not None else "DCGM_ERROR"
+    code = row.name if row else f"DCGM_ERROR_{problem.error_id}" if problem.error_id is not None else "DCGM_ERROR"
     if severity is None and result.status == "warn":
         severity = Severity.MONITOR  # the only thing known about it is that DCGM itself calls it a warning
     hardware = category not in ENVIRONMENT
@@ -136,8 +136,8 @@ def _problem(problem: Problem, result: TestResult, subject: Subject, level: int,
     else:
         outcome, fatal = Outcome.INCONCLUSIVE, False
     finding = Finding(
-        code=name,
-        message=f"{name} on {subject.gpu_uuid or 'the node'} in DCGM's {test} test" + (f": {row.says}" if row else ""),
+        code=code,
+        message=f"{code} on {subject.gpu_uuid or 'the node'} in DCGM's {test} test" + (f": {row.says}" if row else ""),
         fatal=fatal,
         action=action_for(test) if outcome is Outcome.FAILED else Action.NONE,
         subject=subject,
@@ -152,7 +152,7 @@ def _problem(problem: Problem, result: TestResult, subject: Subject, level: int,
         },
     )
     return _Graded(
-        outcome, name, f"{finding.message} is no verdict about hardware ({summary.short(problem.text)}).", finding
+        outcome, code, f"{finding.message} is no verdict about hardware ({summary.short(problem.text)}).", finding
     )
 
 

@@ -107,7 +107,7 @@ CHECK: Final = Check(
     component="Node",
     settings=Settings,
     probe=probe,
-    timeout=600.0,  # NCCL was seen to start for 55 s on eight GPUs, and a slow node is measured up to some ten times
+    timeout=600.0,  # NCCL was seen to start for 55 s on eight GPUs, and a slow node is measured up to some twenty times
     about="NCCL bandwidth and correctness between this pod's GPUs, with nccl-tests.",
 )
 

@@ -27,7 +27,6 @@ SMALLER: Final = (256 << 20, 64 << 20)
 LOCALISABLE: Final = frozenset({"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"})
 """Classes that may be some GPU's doing. Wrong usage and time-outs are nobody's."""
 
-
 ALIKE: Final = (0.9, 1.1)
 """Rings alone are as fast as the whole run: then that went by rings too. NVLS makes a healthy node faster by a quarter."""
 

@@ -17,17 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Device", "Half", "Report", "Row", "parse"]
+__all__ = ["Half", "Report", "Row", "parse"]
 
 _LAUNCHER: Final = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d{1,5}:(?= ))")  # mpirun's, or srun -l's
 _NCCL: Final = re.compile(r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?[\w.-]+:\d+:\d+ \[-?\d+\].*$|NCCL version \S+\s*$")
 _DATE: Final = re.compile(r"^\d{4}-\d\d-\d\d$")
-_DEVICE: Final = re.compile(
-    r"^#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+) \[([0-9a-fA-Fx:]+)\]\s*(.*)$"
-)
 _VERSION: Final = re.compile(r"^# nccl-tests version (\S+)")
 _BOUNDS: Final = re.compile(r"^#\s*Out of bounds values\s*:\s*(\d+)\s+(\w+)")
-_AVERAGE: Final = re.compile(r"^#\s*Avg bus bandwidth\s*:\s*(\S+)")
 _REDUCED: Final = re.compile(r"^#\s*Reducing maxBytes to (\d+) due to memory limitation")
 _HEAD: Final = 4
 """Words before the halves in the oldest era; later ones have a fifth, the root."""
@@ -35,11 +31,9 @@ _HEAD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Out-of-place or in-place. ``time`` is in microseconds, bandwidths in GB/s; ``wrong`` counts elements and is None where
-    nothing was compared or the era tells a deviation instead."""
+    """Out-of-place or in-place. ``busbw`` is in GB/s; ``wrong`` counts elements and is None where nothing was compared or the era
+    tells a deviation instead."""
 
-    time: float
-    algbw: float
     busbw: float
     wrong: float | None
 
@@ -49,21 +43,8 @@ class Row:
     """One size, in bytes. ``counts_wrong``: whether this era counts wrong elements a row."""
 
     size: int
-    type: str
-    redop: str
     halves: tuple[Half, Half]
     counts_wrong: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One rank's GPU; ``index`` is CUDA's."""
-
-    rank: int
-    host: str
-    index: int
-    pci: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +52,8 @@ class Report:
     """The whole output. ``out_of_bounds`` is the tail's count, None when the run did not get that far."""
 
     version: str = ""
-    devices: tuple[Device, ...] = ()
     rows: tuple[Row, ...] = ()
     out_of_bounds: int | None = None
-    average: float | None = None
     reduced_to: int | None = None
 
     def row(self, size: int) -> Row | None:
@@ -84,24 +63,19 @@ class Report:
 
 def parse(output: str) -> Report:
     """Read ``output``; what cannot be read is passed over. Never raises."""
-    version, average, bounds, reduced = "", None, None, None
-    devices: list[Device] = []
+    version, bounds, reduced = "", None, None
     rows: list[Row] = []
     for line in _lines(output):
         if row := _row(line.split()):
             rows.append(row)
-        elif found := _DEVICE.match(line):
-            devices.append(Device(int(found[1]), found[2], int(found[3]), found[4].lower(), " ".join(found[5].split())))
         elif found := _VERSION.match(line):
             version = found[1]
         elif found := _BOUNDS.match(line):
             # "3 FAILED"; a build that prints FAILED beside 0 has still failed
             bounds = _int(found[1]) or (0 if found[2] == "OK" else 1)
-        elif found := _AVERAGE.match(line):
-            average = _number(found[1])
         elif found := _REDUCED.match(line):
             reduced = _int(found[1])
-    return Report(version, tuple(devices), tuple(rows), bounds, average, reduced)
+    return Report(version, tuple(rows), bounds, reduced)
 
 
 def _lines(output: str) -> Iterator[str]:
@@ -138,18 +112,17 @@ def _row(words: list[str]) -> Row | None:
     first, second = halves
     if first is None or second is None:
         return None
-    return Row(size, words[2], words[3], (first, second), counts_wrong=not oldest)
+    return Row(size, (first, second), counts_wrong=not oldest)
 
 
 def _half(words: list[str], *, counts: bool) -> Half | None:
-    numbers = [_number(word) for word in words[:3]]
-    if any(n is None for n in numbers):
+    time, algbw, busbw = (_number(word) for word in words[:3])
+    if time is None or algbw is None or busbw is None:
         return None
     wrong = _number(words[3])
     if wrong is None and words[3] != "N/A":
         return None
-    time, algbw, busbw = (float(n) for n in numbers if n is not None)
-    return Half(time, algbw, busbw, wrong if counts else None)
+    return Half(busbw, wrong if counts else None)
 
 
 def _int(word: str) -> int | None:

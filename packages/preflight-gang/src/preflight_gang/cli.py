@@ -80,10 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is no port; use 0 to 65535")
-    return port
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f'"{text}" is no port; give a number from 0 to 65535')
+    return int(text)
 
 
 def _load(path: Path | None) -> Config:
@@ -92,7 +91,8 @@ def _load(path: Path | None) -> Config:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})."]) from None
+        why = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError([f"{path}: {why}; give a readable configuration file."]) from None
     try:
         return parse(text)
     except ConfigError as error:

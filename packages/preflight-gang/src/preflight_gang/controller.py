@@ -73,7 +73,7 @@ class Controller:
         self._audit = Audit(client, config, metrics)
         self._policies = Policies(client, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
-        selected = (f"{names.GANG_LABEL}", f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
+        selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
             for selector in selected
@@ -115,6 +115,7 @@ class Controller:
             self.reports.seen(pod)
         before = self._key_by_uid.get(uid)
         key = self._place(pod, gone=change.kind == "deleted")
+        self._metrics.gangs.set(len(self._members))
         for one in {before, key} - {None}:
             assert one is not None
             self.gangs.add(one)
@@ -150,7 +151,6 @@ class Controller:
         self._key_by_uid[uid] = key
         if one.ip and one.alive:
             self._paces.setdefault(key, Pace(self._client.clock()))
-        self._metrics.gangs.set(len(self._members))
         return key
 
     def _config_map_changed(self, change: Change[ConfigMap]) -> None:

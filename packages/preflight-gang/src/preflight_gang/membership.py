@@ -68,7 +68,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     check: str
     code: str
-    reason: str
     own: bool
     at: datetime | None
 
@@ -76,8 +75,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
-    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written, and ``told`` the same read
-    (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of the pod since. ``pod_group`` names the object that knows the size where the stamp could not.
+    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written,
+    and ``told`` the same read (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of
+    the pod since. ``pod_group`` names the object that knows the size where the stamp could not.
     """
 
     uid: str
@@ -199,11 +199,9 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
     for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
         end = ended(status)
         if end is not None and end.exit_code != 0:
-            result = read(status.name, end)
             return Failure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),
-                code=result.code,
-                reason=result.reason or f"exit status {end.exit_code}",
+                code=read(status.name, end).code,
                 own=is_own,
                 at=end.finished_at,
             )

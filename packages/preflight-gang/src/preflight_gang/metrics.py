@@ -72,11 +72,13 @@ class Metrics:
 
         class Sent(Collector):
             def collect(self) -> Iterator[Metric]:
-                for name, help_, counted in (
-                    ("preflight_gang_requests", "Requests to the API server by verb.", requests.count),
-                    ("preflight_gang_sent_bytes", "Bytes of bodies sent to the API server by verb.", requests.bytes),
-                ):
-                    family = CounterMetricFamily(name, help_, labels=["verb"])
+                count = CounterMetricFamily(
+                    "preflight_gang_requests", "Requests to the API server by verb.", labels=["verb"]
+                )
+                size = CounterMetricFamily(
+                    "preflight_gang_sent_bytes", "Bytes of bodies sent to the API server by verb.", labels=["verb"]
+                )
+                for family, counted in ((count, requests.count), (size, requests.bytes)):
                     for verb, value in sorted(dict(counted).items()):
                         family.add_metric([verb], value)
                     yield family

@@ -12,7 +12,7 @@ __all__ = ["KitSettings"]
 
 @dataclass(frozen=True)
 class KitSettings:
-    """What the webhook gives to every injected check; see ``docs`` of each field with ``--help``."""
+    """What the webhook gives to every injected check; a check's ``--help`` says what each is for."""
 
     socket: str = setting(
         names.ENV_CONNECTOR_SOCKET,

@@ -110,7 +110,7 @@ def manual(cls: type[Any]) -> list[tuple[str, str, str]]:
         (
             spec.env,
             f"{spec.help or 'see the README'} ({spec.parser.set_})",
-            "required" if spec.default is _REQUIRED else _default(spec),
+            "required" if spec.default is _REQUIRED else "none" if _unset(spec) else _default(spec),
         )
         for _, spec in _settings(cls)
     ]
@@ -192,9 +192,11 @@ def _settings(cls: type[Any]) -> list[tuple[str, _Setting]]:
 
 
 def _default(spec: _Setting) -> str:
-    if spec.default is None or spec.default in ("", ()):
-        return "the built-in behaviour"
-    return str(spec.parser.show(spec.default))
+    return "the built-in behaviour" if _unset(spec) else str(spec.parser.show(spec.default))
+
+
+def _unset(spec: _Setting) -> bool:
+    return spec.default is None or spec.default in ("", ())
 
 
 def _short(raw: str, most: int = 80) -> str:
