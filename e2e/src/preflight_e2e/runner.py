@@ -65,7 +65,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
         )
         return outcome
-    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}")
+    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}", scenario.labels)
     try:
         for step in scenario.steps:
             for letter, node in bound.items():
@@ -88,7 +88,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
     finally:
         lab.remove_namespace(namespace)
         for node in bound.values():
-            lab.configure(node, {})
+            lab.configure(node, {}, wait=False)  # whoever has it next waits for what he configures
     outcome.seconds = time.monotonic() - started
     told = f", rosters read {outcome.roster_seconds:.2f} s after the last address" if outcome.roster_seconds else ""
     say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})")
@@ -153,7 +153,7 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
     """End one check's process in place, as a crash would, once it is as far as ``when``."""
     container = f"preflight-{what.check}"
     until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
-    lab.execute(namespace, pod, container, ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"])
+    lab.terminate(namespace, pod, container)
 
 
 def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:
