@@ -91,7 +91,8 @@ def _run(args: argparse.Namespace) -> int:
                 lab.fake_nodes()
                 say(f"GPU nodes: {', '.join(lab.nodes)}")
                 outcomes = run_all(lab, rows, say, lambda values: coming.wait(needed(values)))
-                coming.wait_for_all()
+                if not args.only:
+                    coming.wait_for_all()
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)

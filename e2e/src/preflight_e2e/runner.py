@@ -85,6 +85,8 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
                         _judge(lab, namespace, pod, bound[pod.node], before, outcome, created)
                 if step.roster_within is not None:
                     _rosters(lab, namespace, step, addressed, outcome)
+    except client.ApiException as error:
+        outcome.problems.append(f"the API server says: {_message(error)}")
     finally:
         lab.remove_namespace(namespace)
         for node in bound.values():
@@ -127,13 +129,20 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
     try:
         lab.api.create_namespaced_pod(namespace, body)
     except client.ApiException as error:
-        message = str(json.loads(error.body or "{}").get("message", error.reason))
+        message = _message(error)
         if not pod.denied or pod.denied not in message:
             outcome.problems.append(f"{pod.name}: refused with: {message}; expected {pod.denied or 'it to be created'}")
         outcome.pods.append({"namespace": namespace, "name": pod.name, "node": "", "phase": "Denied", "checks": []})
         return
     if pod.denied:
         outcome.problems.append(f"{pod.name}: created, expected a refusal that says {pod.denied!r}")
+
+
+def _message(error: client.ApiException) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, LookupError):  # not the API server's own words
+        return f"{error.status} {error.reason}"
 
 
 def _claim(claim: Claim) -> dict[str, str]:
