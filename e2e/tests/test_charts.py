@@ -11,12 +11,14 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from helm_python import Chart
 from preflight_e2e.helm import CHARTS, GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, problems, render
 
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 ON: Values = {"preflight-injector": {"enabled": True}}
 GANG_ON: Values = {"preflight-gang": {"enabled": True}}
 PARTS = pytest.mark.parametrize("part", [INJECTOR, GANG], ids=lambda chart: chart.name)
+NOTES = "preflight/templates/NOTES.txt"
 KUBERNETES = ("1.34", "1.35", "1.36")
 OF_THE_CLUSTER = {
     "MutatingWebhookConfiguration",
@@ -396,6 +398,39 @@ def test_parts_that_look_at_different_labels_stop_the_install() -> None:
     alike = {"preflight-gang": {"enabled": True, "instanceTypeLabel": "example.com/sku"}}
     assert configs({**with_values(ncclTopology=MAPPED), **alike}).keys() == {"preflight-injector", "preflight-gang"}
     assert configs(with_values(ncclTopology=MAPPED)).keys() == {"preflight-injector"}
+
+
+def notes(values: Values) -> str:
+    """What Helm prints after an install."""
+    with Chart.load(UMBRELLA) as chart:
+        return str(chart.render(values, name="preflight", namespace="preflight", revision=1)[NOTES])
+
+
+@pytest.mark.parametrize(
+    ("injectors", "told", "gangs"),
+    [
+        (
+            {"namespaces": ["a", "b"]},
+            "injector.namespaces is [a, b] and preflight-gang.namespaces is []",
+            {"namespaces": ["b", "a"]},
+        ),
+        ({"excludeNamespaces": ["x"]}, "injector.excludeNamespaces is [x] and", {"excludeNamespaces": ["x"]}),
+        (
+            {"gpuDetection": {"resourceNames": ["amd.com/gpu"]}},
+            "injector.gpuDetection.resourceNames is [amd.com/gpu] and preflight-gang.gpuResourceNames is [nvidia.com/gpu]",
+            {"gpuResourceNames": ["amd.com/gpu"]},
+        ),
+    ],
+    ids=["namespaces", "excludeNamespaces", "gpuResourceNames"],
+)
+def test_an_install_says_where_its_parts_look_for_gpu_pods_in_different_places(
+    injectors: dict[str, Any], told: str, gangs: dict[str, Any]
+) -> None:
+    [warning] = [line for line in notes({**with_values(**injectors), **GANG_ON}).splitlines() if "WARNING" in line]
+    assert told in warning
+    assert warning.endswith("set both alike.")
+    assert "WARNING" not in notes({**with_values(**injectors), "preflight-gang": {"enabled": True, **gangs}})
+    assert "WARNING" not in notes(with_values(**injectors))
 
 
 def test_an_unknown_shared_value_stops_the_install() -> None:

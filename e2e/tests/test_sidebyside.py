@@ -26,6 +26,9 @@ class Lab:
         self.raises = ""
         monkeypatch.setattr(sidebyside, "run", self.run)
 
+    def ready(self, values: dict[str, Any]) -> None:
+        self.happened.append(f"ready {values}")
+
     def values(self, changes: dict[str, Any]) -> None:
         assert not self.running, "the chart is upgraded under a running row"
         self.happened.append(f"values {changes}")
@@ -54,7 +57,7 @@ def row(name: str, *letters: str, within: float | None = None, **values: Any) ->
 
 
 def outcomes(lab: Lab, *rows: Scenario) -> list[str]:
-    return [one.id for one in sidebyside.run_all(lab, rows, lambda _: None)]  # type: ignore[arg-type]
+    return [one.id for one in sidebyside.run_all(lab, rows, lambda _: None, lab.ready)]  # type: ignore[arg-type]
 
 
 def test_rows_of_one_node_each_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +87,13 @@ def test_the_chart_is_upgraded_once_for_rows_of_the_same_values_while_nothing_ru
     assert outcomes(lab, *rows) == ["one", "two", "three"]
     assert [line for line in lab.happened if line.startswith("values")] == ["values {'x': 1}", "values {'x': 2}"]
     assert lab.happened[-2:] == ["values {'x': 2}", "three"]
+
+
+def test_the_chart_is_upgraded_once_the_cluster_has_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch)
+    outcomes(lab, row("one", "a", x=1), row("two", "a", x=2))
+    prepared = [line for line in lab.happened if line not in {"one", "two"}]
+    assert prepared == ["ready {'x': 1}", "values {'x': 1}", "ready {'x': 2}", "values {'x': 2}"]
 
 
 def test_a_row_that_raises_gives_its_nodes_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from . import images
 from .clusters import ClusterError, cluster
 from .helm import ChartError
-from .lab import Lab, LabError
+from .lab import Lab, LabError, injector_values
+from .loading import loading
 from .rights import AUDIT_LOG
 from .scenario import load_all
 from .sidebyside import run_all
@@ -60,25 +64,35 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}"
         )
-    rows.sort(key=lambda row: json.dumps(row.values, sort_keys=True, default=str))  # few upgrades of the chart
     timings: dict[str, float] = {}
     outcomes = []
     tests_passed = True
     with cluster(args.cluster, args.load_images) as target:
         engine = images.find_engine()
         say(f"building images with {engine.name}")
-        for built in [*images.build_all(engine, e2e=True), images.build_fake_node(engine)]:
+
+        def load(built: images.Built) -> None:
             target.load(built.archive)
             say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
-        timings["images_seconds"] = time.monotonic() - started
+            timings["images_seconds"] = time.monotonic() - started
+
         lab = Lab(target.kubeconfig, say)
         try:
-            lab.fake_nodes()
-            say(f"GPU nodes: {', '.join(lab.nodes)}")
-            lab.values(rows[0].values if rows else {})
-            say("chart installed")
-            timings["ready_seconds"] = time.monotonic() - started
-            outcomes = run_all(lab, rows, say)
+            with loading(_builds(engine), load) as coming:
+
+                def needed(values: dict[str, Any]) -> list[str]:
+                    return coming.before(injector_values(values))
+
+                # Few upgrades of the chart; and what needs the images that come last comes last.
+                rows.sort(
+                    key=lambda row: (len(needed(row.values)), json.dumps(row.values, sort_keys=True, default=str))
+                )
+                coming.wait([images.FAKE_NODE])
+                lab.fake_nodes()
+                say(f"GPU nodes: {', '.join(lab.nodes)}")
+                outcomes = run_all(lab, rows, say, lambda values: coming.wait(needed(values)))
+                if not args.only:
+                    coming.wait_for_all()
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)
@@ -103,13 +117,26 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if good == len(run_at_all) and tests_passed else 1
 
 
+def _builds(engine: images.Engine) -> dict[str, Callable[[], images.Built]]:
+    """By reference, in the order in which they are needed: the nodes', the servers', the checks'."""
+
+    def build(component: images.Component) -> images.Built:
+        [built] = images.build_all(engine, e2e=True, only=[component.image])
+        return built
+
+    every = {one.reference(e2e=True): partial(build, one) for one in images.COMPONENTS}
+    return {images.FAKE_NODE: partial(images.build_fake_node, engine), **every}
+
+
 def _pytest(kubeconfig: Path, audit: Path | None) -> bool:
     """The tests that need a cluster but no scenario: charts, certificates, cost."""
     folder = Path(__file__).resolve().parents[2] / "tests" / "cluster"
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     if audit is not None:
         environ[AUDIT_LOG] = str(audit.resolve())
-    return subprocess.run([sys.executable, "-m", "pytest", str(folder)], check=False, env=environ).returncode == 0
+    side_by_side = ["-n", "2", "--dist", "loadgroup"]
+    argv = [sys.executable, "-m", "pytest", *side_by_side, str(folder)]
+    return subprocess.run(argv, check=False, env=environ).returncode == 0
 
 
 if __name__ == "__main__":

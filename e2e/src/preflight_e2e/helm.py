@@ -86,10 +86,10 @@ class Release:
         """`helm upgrade [--wait]` with exactly these values. Raises ChartError."""
         self._do("upgrade", values, timeout, wait=wait, reset_values=True)
 
-    def uninstall(self, *, timeout: int = 120) -> None:
-        """`helm uninstall --wait`; nothing to do where there is no release. Raises ChartError."""
+    def uninstall(self, *, wait: bool = True, timeout: int = 120) -> None:
+        """`helm uninstall [--wait]`; nothing to do where there is no release. Raises ChartError."""
         try:
-            self._config.uninstall(self.name, ignore_not_found=True, wait="watcher", timeout=timeout)
+            self._config.uninstall(self.name, ignore_not_found=True, wait=_strategy(wait), timeout=timeout)
         except HelmError as error:
             raise ChartError(str(error)) from error
 
@@ -98,11 +98,16 @@ class Release:
         return int(self._config.status(self.name)["version"])
 
     def _do(self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool) -> None:
-        how = "watcher" if wait else "hookOnly"
         try:
             with Chart.load(self.chart) as chart:
                 chart.validate_schema(chart.merge_values(values))
                 run = getattr(self._config, action)
-                run(chart, self.name, values, namespace=self.namespace, timeout=timeout, wait=how, **options)
+                run(
+                    chart, self.name, values, namespace=self.namespace, timeout=timeout, wait=_strategy(wait), **options
+                )
         except HelmError as error:
             raise ChartError(str(error)) from error
+
+
+def _strategy(wait: bool) -> str:
+    return "watcher" if wait else "hookOnly"

@@ -31,6 +31,9 @@ LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 """Puts the fakes on top of a check's image (`--build-arg IMAGE`)."""
 
 
+FAKE_NODE = "preflight-fake-node:dev"
+
+
 @dataclass(frozen=True)
 class Component:
     """A package with a Dockerfile of its own."""
@@ -40,6 +43,10 @@ class Component:
     is_check: bool
     base: str | None = None
     """A base of its own, taken where the engine has it; else the one for all."""
+
+    def reference(self, *, e2e: bool) -> str:
+        """What :func:`build_all` calls its image."""
+        return f"{self.image}:{'e2e' if e2e and self.is_check else 'dev'}"
 
     def dockerfile(self, root: Path) -> Path:
         return root / self.package / "Dockerfile"
@@ -164,7 +171,6 @@ def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = N
     """The image of the fake GPU node, with the NVML stand-in compiled here. Raises ImageError."""
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
-    reference = "preflight-fake-node:dev"
     folder, nvml, proto = (
         root / "e2e/fakes/node",
         root / "e2e/fakes/nvml/nvml.c",
@@ -173,19 +179,19 @@ def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = N
     key = _hash(root, (*_files(folder), nvml, proto), base, engine.identity(base) or "")
     archive = cache / f"preflight-fake-node-dev-{key}.tar"
     if archive.exists():
-        return Built(reference, archive, 0)
+        return Built(FAKE_NODE, archive, 0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         context = Path(made) / "context"
         shutil.copytree(folder, context)
         shutil.copy(proto, context)
         build_nvml(nvml, context / "libnvidia-ml.so.1")
-        engine.build(context / "Dockerfile", context, reference, {"BASE": base})
-    engine.save(reference, archive)
+        engine.build(context / "Dockerfile", context, FAKE_NODE, {"BASE": base})
+    engine.save(FAKE_NODE, archive)
     for older in cache.glob("preflight-fake-node-dev-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
-    return Built(reference, archive, time.monotonic() - started)
+    return Built(FAKE_NODE, archive, time.monotonic() - started)
 
 
 def build_nvml(source: Path, library: Path) -> None:
@@ -199,13 +205,11 @@ def build_nvml(source: Path, library: Path) -> None:
 
 
 def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:
-    plain = f"{component.image}:dev"
+    plain, reference = component.reference(e2e=False), component.reference(e2e=fakes)
     if component.base is not None and engine.has(component.base):
         base = component.base
     key = _hash(root, component.inputs(root), base, engine.identity(base) or "")
-    reference = plain
     if fakes:
-        reference = f"{component.image}:e2e"
         key = _hash(root, (root / LAYER_DOCKERFILE, *_files(root / FAKES)), key)
     archive = cache / f"{reference.replace(':', '-')}-{key}.tar"
     if archive.exists():

@@ -18,6 +18,7 @@ from .helm import Release, Values
 
 __all__ = ["Installed", "until"]
 
+DEFINITION = "preflightconfigs.preflight.nvsentinel.nvidia.com"
 GPU_POD = {
     "metadata": {"generateName": "gpu-"},
     "spec": {
@@ -49,12 +50,15 @@ class Installed:
         return {"preflight-injector": {**self.values, **values}}
 
     def gang_values(self, **values: Any) -> Values:
-        """The gang controller's rights and policies without a replica, for :meth:`shielded` namespaces only."""
+        """The gang controller's rights and policies without a replica, for :meth:`shielded` namespaces only.
+
+        Without the definition of PreflightConfig, too: there is one on a cluster, and it would go with this release.
+        """
         own = {
             "enabled": True,
             "fullnameOverride": self.name,
             "replicas": 0,
-            "crd": {"keep": False},
+            "crd": {"install": False},
             "protection": {
                 "namespaceSelector": {
                     "matchExpressions": [{"key": "preflight-e2e", "operator": "In", "values": [self.name]}]
@@ -101,11 +105,19 @@ class Installed:
         return set(self.bundles()) == {self.secret()["ca.crt"]}
 
     def remove(self) -> None:
-        """Take away the release and its namespaces."""
-        self.release.uninstall()
+        """Take away the release and its namespaces. Nobody waits for its pods, which have nothing to answer any more."""
+        self.release.uninstall(wait=False)
         for name in [self.name, *self.namespaces]:
             with suppress(client.ApiException):
                 self.api.delete_namespace(name)
+        until(lambda: not self._leaving(DEFINITION), f"the end of {DEFINITION}")
+
+    def _leaving(self, definition: str) -> bool:
+        """A definition on its way out is in the way of the next release that brings it."""
+        api: Any = client.ApiextensionsV1Api()
+        with suppress(client.ApiException):
+            return bool(api.read_custom_resource_definition(definition).metadata.deletion_timestamp)
+        return False
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:

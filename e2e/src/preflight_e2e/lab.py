@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from kubernetes import client, config, stream, utils, watch
 from .facts import GPUS, node_json
 from .helm import Release
 
-__all__ = ["FAKES", "Lab", "LabError", "until"]
+__all__ = ["FAKES", "Lab", "LabError", "injector_values", "until"]
 
 FAKES = "preflight-fakes"
+OPTED_IN = {"nvsentinel.nvidia.com/preflight": "enabled"}
 MANIFEST = Path(__file__).resolve().parents[2] / "fakes" / "node" / "daemonset.yaml"
 BASE_VALUES: dict[str, Any] = {
     "enabled": True,
     "image": {"repository": "preflight-webhook", "tag": "dev"},
+    "replicas": 1,  # half the time of an upgrade; what two replicas promise is tested beside the rows
     "checks": [
         {
             "name": "dcgm-diag",
@@ -42,6 +44,11 @@ GANG_VALUES: dict[str, Any] = {
     "image": {"repository": "preflight-gang", "tag": "dev"},
     "leaseDuration": "5s",
 }
+
+
+def injector_values(changes: dict[str, Any]) -> dict[str, Any]:
+    """The values of preflight-injector that a row's ``changes`` make."""
+    return {**BASE_VALUES, **changes}
 
 
 class LabError(Exception):
@@ -68,6 +75,7 @@ class Lab:
         self.say = say
         self.release = Release("preflight", kubeconfig)
         self._values: dict[str, Any] | None = None
+        self._told: set[str] = set()
         self.nodes: list[str] = []
 
     # --- nodes
@@ -75,7 +83,8 @@ class Lab:
     def fake_nodes(self) -> None:
         """Start the fakes on every schedulable node and wait for their GPUs."""
         if self._exists(FAKES):  # kept, or left by a run that was killed: of an image that may be older than ours
-            self.remove_namespace(FAKES)
+            self.api.delete_namespace(FAKES)
+            until(f"namespace {FAKES} is gone", lambda: not self._exists(FAKES), 120)
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
         for document in documents:
             try:
@@ -137,7 +146,7 @@ class Lab:
 
     def values(self, changes: dict[str, Any]) -> None:
         """Have the chart installed with the e2e's values and ``changes``; does nothing when it is so already."""
-        wanted = {"preflight-injector": {**BASE_VALUES, **changes}, "preflight-gang": GANG_VALUES}
+        wanted = {"preflight-injector": injector_values(changes), "preflight-gang": GANG_VALUES}
         if wanted == self._values:
             return
         if self._values is None:
@@ -153,6 +162,11 @@ class Lab:
             pods = self.api.list_namespaced_pod(
                 "preflight", label_selector=f"app.kubernetes.io/component={component}"
             ).items
+            for name in {p.metadata.name for p in pods if p.metadata.deletion_timestamp} - self._told:
+                self._told.add(name)
+                # It would answer for ten seconds more; told twice, it ends at once.
+                with contextlib.suppress(client.ApiException):  # it has ended
+                    self.terminate("preflight", name, component)
             ready = [p for p in pods if all(c.ready for c in p.status.container_statuses or [])]
             if len(pods) != len(ready) or len({p.metadata.labels["pod-template-hash"] for p in pods}) != 1:
                 return False
@@ -175,8 +189,8 @@ class Lab:
             raise
         return str(answer.data.decode(errors="replace"))
 
-    def execute(self, namespace: str, pod: str, container: str, command: list[str]) -> None:
-        """Run ``command`` in a container that runs."""
+    def terminate(self, namespace: str, pod: str, container: str) -> None:
+        """End a container's process, a Python one, in place and as its kubelet would."""
         # A client of its own: `stream` turns the client it is given into one for websockets.
         run: Any = stream.stream
         run(
@@ -184,7 +198,7 @@ class Lab:
             pod,
             namespace,
             container=container,
-            command=command,
+            command=["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"],
             stderr=True,
             stdout=True,
         )
@@ -218,11 +232,9 @@ class Lab:
 
     # --- namespaces
 
-    def namespace(self, name: str) -> str:
+    def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         """A new opted-in namespace, once the webhook is called for its pods."""
-        self.api.create_namespace(
-            {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
-        )
+        self.api.create_namespace({"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}})
         # A gang's member is stamped whichever checks are configured.
         probe = {
             "metadata": {"name": "probe", "labels": {"app.kubernetes.io/gang-id": "probe"}},
@@ -242,9 +254,20 @@ class Lab:
         return name
 
     def remove_namespace(self, name: str) -> None:
-        """Remove it and wait until its pods have given back their GPUs."""
-        self.api.delete_namespace(name, propagation_policy="Background")
-        until(f"namespace {name} is gone", lambda: not self._exists(name), 120)
+        """Remove it; returns when its pods and claims have given back their devices."""
+        claims: Any = client.ResourceV1Api()
+        self.api.delete_namespace(name)
+        # The namespace's own controller does the same, but begins after five seconds.
+        for what, delete, found in (
+            ("pods", self.api.delete_collection_namespaced_pod, self.api.list_namespaced_pod),
+            (
+                "claims",
+                claims.delete_collection_namespaced_resource_claim,
+                claims.list_namespaced_resource_claim,
+            ),
+        ):
+            delete(name, grace_period_seconds=1)
+            until(f"the {what} of namespace {name} are gone", lambda found=found: not found(name).items, 120)  # type: ignore[misc]
 
     def _exists(self, name: str) -> bool:
         try:
@@ -257,9 +280,10 @@ class Lab:
 
     def close(self) -> None:
         """Take away what this lab has brought."""
-        self.release.uninstall()
+        self.release.uninstall(wait=False)
         for name in (FAKES, "preflight"):
             if self._exists(name):
+                self.api.delete_collection_namespaced_pod(name, grace_period_seconds=1)
                 self.api.delete_namespace(name)
         rights: Any = client.RbacAuthorizationV1Api()
         classes: Any = client.ResourceV1Api()

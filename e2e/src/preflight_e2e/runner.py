@@ -65,7 +65,7 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
             f"needs {len(scenario.letters)} nodes, the cluster has {len(lab.nodes)} (no node for {', '.join(missing)})"
         )
         return outcome
-    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}")
+    namespace = lab.namespace(f"pf-{scenario.id}-{uuid.uuid4().hex[:4]}", scenario.labels)
     try:
         for step in scenario.steps:
             for letter, node in bound.items():
@@ -85,10 +85,12 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
                         _judge(lab, namespace, pod, bound[pod.node], before, outcome, created)
                 if step.roster_within is not None:
                     _rosters(lab, namespace, step, addressed, outcome)
+    except client.ApiException as error:
+        outcome.problems.append(f"the API server says: {_message(error)}")
     finally:
         lab.remove_namespace(namespace)
         for node in bound.values():
-            lab.configure(node, {})
+            lab.configure(node, {}, wait=False)  # whoever has it next waits for what he configures
     outcome.seconds = time.monotonic() - started
     told = f", rosters read {outcome.roster_seconds:.2f} s after the last address" if outcome.roster_seconds else ""
     say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})")
@@ -127,13 +129,20 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
     try:
         lab.api.create_namespaced_pod(namespace, body)
     except client.ApiException as error:
-        message = str(json.loads(error.body or "{}").get("message", error.reason))
+        message = _message(error)
         if not pod.denied or pod.denied not in message:
             outcome.problems.append(f"{pod.name}: refused with: {message}; expected {pod.denied or 'it to be created'}")
         outcome.pods.append({"namespace": namespace, "name": pod.name, "node": "", "phase": "Denied", "checks": []})
         return
     if pod.denied:
         outcome.problems.append(f"{pod.name}: created, expected a refusal that says {pod.denied!r}")
+
+
+def _message(error: client.ApiException) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, LookupError):  # not the API server's own words
+        return f"{error.status} {error.reason}"
 
 
 def _claim(claim: Claim) -> dict[str, str]:
@@ -153,7 +162,7 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
     """End one check's process in place, as a crash would, once it is as far as ``when``."""
     container = f"preflight-{what.check}"
     until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
-    lab.execute(namespace, pod, container, ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"])
+    lab.terminate(namespace, pod, container)
 
 
 def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:

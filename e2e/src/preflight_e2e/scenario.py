@@ -113,7 +113,7 @@ class Step(_Row, frozen=True, kw_only=True):
 class Scenario(_Row, frozen=True, kw_only=True):
     """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values.
 
-    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there.
+    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there. ``labels``: of its namespace.
     """
 
     id: str
@@ -122,6 +122,7 @@ class Scenario(_Row, frozen=True, kw_only=True):
     ring: Literal["component", "e2e"] = "e2e"
     skipped_below: int | None = None
     values: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     steps: tuple[Step, ...]
 
     @property

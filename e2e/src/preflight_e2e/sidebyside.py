@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
+from typing import Any
 
 from .lab import Lab
 from .runner import Outcome, run
@@ -15,8 +16,12 @@ from .scenario import Scenario
 __all__ = ["run_all"]
 
 
-def run_all(lab: Lab, rows: Sequence[Scenario], say: Callable[[str], None]) -> list[Outcome]:
+def run_all(
+    lab: Lab, rows: Sequence[Scenario], say: Callable[[str], None], ready: Callable[[dict[str, Any]], None]
+) -> list[Outcome]:
     """Run ``rows``, which are sorted by their values, and give their outcomes in the same order.
+
+    ``ready(values)`` returns when the cluster has what a chart of these values needs.
 
     Rows begin in their order, each when there are free nodes enough. One that measures time has the cluster to itself, and the chart
     is upgraded only while nothing runs.
@@ -32,6 +37,7 @@ def run_all(lab: Lab, rows: Sequence[Scenario], say: Callable[[str], None]) -> l
 
     with ThreadPoolExecutor(max(len(lab.nodes), 1)) as pool:
         for values, alike in groupby(rows, key=lambda row: row.values):
+            ready(values)
             with nodes.all():
                 lab.values(values)
             for row in alike:

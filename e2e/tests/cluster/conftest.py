@@ -11,6 +11,16 @@ from preflight_e2e.actors import Place, prepared
 from preflight_e2e.installed import Installed, until
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a test says of its group: with `-n` those of one group run one after the other.
+
+    Releases with a webhook are one group: each of them would change the pods of every namespace that another one's test has opted in.
+    """
+    for item in items:
+        if not any(item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group("webhooks"))
+
+
 @contextmanager
 def release() -> Iterator[Installed]:
     """Names for a release that is not there yet; whatever a test leaves is removed."""

@@ -32,7 +32,10 @@ def admitted(installed: Installed, namespace: str) -> tuple[str, str | None]:
 def test_a_namespace_differs_while_its_preflight_config_is_in_force(fresh: Installed) -> None:
     repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(":")
     gang = fresh.gang_values(
-        replicas=1, image={"repository": repository, "tag": tag}, fullnameOverride=f"{fresh.name}-gang"
+        replicas=1,
+        image={"repository": repository, "tag": tag},
+        fullnameOverride=f"{fresh.name}-gang",
+        crd={"keep": False},
     )
     fresh.release.install({**fresh.with_values(), **gang})
     until(fresh.published, "the CA bundle")

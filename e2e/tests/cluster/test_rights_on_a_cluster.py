@@ -56,7 +56,10 @@ def used(log: Path) -> dict[str, Rights]:
 
 def values(made: Installed) -> Values:
     gang = made.gang_values(
-        fullnameOverride=f"{made.name}-gang", replicas=1, image={"repository": "preflight-gang", "tag": "dev"}
+        fullnameOverride=f"{made.name}-gang",
+        replicas=1,
+        image={"repository": "preflight-gang", "tag": "dev"},
+        crd={"keep": False},
     )
     return {**made.with_values(gpuDetection={"deviceClasses": ["gpu.example.com"]}), **gang}
 

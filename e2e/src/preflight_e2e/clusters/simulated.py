@@ -27,7 +27,7 @@ from kubernetes import client, config
 from ..facts import node_json, uuids
 from ..helm import GANG, INJECTOR, render
 from ..images import ROOT, ImageError, build_nvml
-from ..lab import BASE_VALUES, GANG_VALUES, Lab, LabError, until
+from ..lab import GANG_VALUES, OPTED_IN, Lab, LabError, injector_values, until
 from ..simcluster import ApiDouble, Resource, write_kubeconfig
 from ..simcluster.admission import Admission
 from ..simcluster.nodes import Kubelets, Node, unimplemented
@@ -221,8 +221,8 @@ class SimulatedLab(Lab):
 
     def values(self, changes: dict[str, Any]) -> None:
         """Webhook and controller run with the configuration that the charts make of these values."""
-        engine = {"dcgm": {**BASE_VALUES["dcgm"], "hostengineAddr": f"$(NODE_IP):{self._engine_port}"}}
-        wanted = {"preflight-injector": {**BASE_VALUES, **engine, **changes}, "preflight-gang": GANG_VALUES}
+        engine = {**injector_values({})["dcgm"], "hostengineAddr": f"$(NODE_IP):{self._engine_port}"}
+        wanted = {"preflight-injector": injector_values({"dcgm": engine, **changes}), "preflight-gang": GANG_VALUES}
         if wanted == self._values:
             return
         if self._values is not None:
@@ -298,12 +298,10 @@ class SimulatedLab(Lab):
                         self._addressed.setdefault(meta["namespace"], {}).setdefault(meta["name"], when)
             await news.wait()
 
-    def namespace(self, name: str) -> str:
+    def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         # With a name of its own, so that ports which follow from it are this run's alone.
         name = f"{name}-{secrets.token_hex(3)}"
-        self.api.create_namespace(
-            {"metadata": {"name": name, "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
-        )
+        self.api.create_namespace({"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}})
         return name
 
     def remove_namespace(self, name: str) -> None:

@@ -1,0 +1,52 @@
+"""Images on their way to the nodes while the first rows run already: the largest takes most of a minute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from .images import Built
+
+__all__ = ["Images", "loading"]
+
+Build = Callable[[], Built]
+
+
+class Images:
+    """By reference, what is built and loaded, in the order in which it arrives."""
+
+    def __init__(self, coming: Mapping[str, Future[None]]) -> None:
+        self._coming = coming
+
+    def before(self, values: Mapping[str, Any]) -> list[str]:
+        """What has to be there before ``values`` are installed: whatever comes no later than an image that they name."""
+        text = json.dumps(values, default=str)
+        references = list(self._coming)
+        named = [number for number, reference in enumerate(references, 1) if f'"{reference}"' in text]
+        return references[: max(named, default=0)]
+
+    def wait(self, references: Iterable[str]) -> None:
+        """Return once ``references`` are on the nodes. Raises what building or loading raised."""
+        for reference in references:
+            self._coming[reference].result()
+
+    def wait_for_all(self) -> None:
+        """Return once everything is on the nodes. Raises what building or loading raised."""
+        self.wait(self._coming)
+
+
+@contextmanager
+def loading(builds: Mapping[str, Build], load: Callable[[Built], None]) -> Iterator[Images]:
+    """Build and load in the order of ``builds``, one after the other, in a thread of its own; what has not begun at the end is left."""
+
+    def bring(build: Build) -> None:
+        load(build())
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield Images({reference: pool.submit(bring, build) for reference, build in builds.items()})
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,52 @@
+"""Images arrive in their order while something else goes on, and who needs one waits for it and for no more."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from preflight_e2e.images import Built, ImageError
+from preflight_e2e.loading import Build, loading
+
+NAMES = ("node:dev", "server:dev", "check:e2e", "large:e2e")
+
+
+def built(name: str) -> Built:
+    return Built(name, Path(name), 0)
+
+
+BUILDS: dict[str, Build] = {name: partial(built, name) for name in NAMES}
+
+
+def test_values_need_what_they_name_and_whatever_comes_before_it() -> None:
+    with loading(BUILDS, lambda _: None) as coming:
+        assert coming.before({"checks": [{"image": "check:e2e"}]}) == ["node:dev", "server:dev", "check:e2e"]
+        assert coming.before({"image": {"repository": "server"}}) == []
+
+
+def test_who_needs_the_first_does_not_wait_for_the_others() -> None:
+    go_on, loaded = threading.Event(), []
+
+    def load(one: Built) -> None:
+        if one.reference == "large:e2e":
+            assert go_on.wait(10)
+        loaded.append(one.reference)
+
+    with loading(BUILDS, load) as coming:
+        coming.wait(["check:e2e"])
+        assert loaded == ["node:dev", "server:dev", "check:e2e"]
+        go_on.set()
+        coming.wait_for_all()
+        assert loaded == [*NAMES]
+
+
+def test_who_waits_is_told_why_an_image_does_not_come() -> None:
+    def fails() -> Built:
+        raise ImageError("no engine")
+
+    with loading({**BUILDS, "check:e2e": fails}, lambda _: None) as coming:
+        coming.wait(["server:dev"])
+        with pytest.raises(ImageError, match="no engine"):
+            coming.wait(["check:e2e"])
