@@ -13,7 +13,7 @@ from typing import Final
 
 from preflight_proto.check import Completed, Inconclusive, ToolMissing
 
-__all__ = ["BUSY", "Engine", "connect", "diag_argv", "parse_listing", "parse_versions"]
+__all__ = ["BUSY", "ON_TIMEOUT", "Engine", "connect", "diag_argv", "parse_listing", "parse_versions"]
 
 VERSION_MISMATCH: Final = 244
 BUSY: Final = frozenset({217, 222})
@@ -22,6 +22,8 @@ BUSY: Final = frozenset({217, 222})
 PATIENCE: Final = 30.0
 """Seconds that a listing may take."""
 HEARTBEAT_SINCE: Final = (4, 4, 2)
+ON_TIMEOUT: Final = signal.SIGKILL
+"""SIGTERM would make dcgmi stop whatever runs on the engine, a neighbour's diagnostic too."""
 
 Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 Version = tuple[int, ...]
@@ -84,10 +86,6 @@ def diag_argv(engine: Engine, level: int, uuids: Sequence[str]) -> list[str]:
     ids = [uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids]
     argv = [engine.tool, "diag", "-r", str(level), "--host", engine.address, "-i", ",".join(ids), "-j"]
     return [*argv, "--enable-heartbeat"] if engine.heartbeat else argv
-
-
-ON_TIMEOUT: Final = signal.SIGKILL
-"""SIGTERM would make dcgmi stop whatever runs on the engine, a neighbour's diagnostic too."""
 
 
 def parse_listing(stdout: str) -> dict[str, int]:

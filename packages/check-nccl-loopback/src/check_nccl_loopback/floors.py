@@ -10,9 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from .settings import size_text
-
-__all__ = ["Floor", "LinkClass", "find", "known_sizes", "table", "uniform"]
+__all__ = ["Floor", "LinkClass", "find", "table", "uniform"]
 
 
 class LinkClass(StrEnum):
@@ -53,11 +51,6 @@ def table() -> tuple[Floor, ...]:
 def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
     """The row for exactly this hardware and ``size``; None where nobody has published a figure."""
     return next((row for row in table() if row.size == size and row.fits(model, gpus, link)), None)
-
-
-def known_sizes(model: str, gpus: int, link: LinkClass) -> list[str]:
-    """The sizes for which this hardware has a floor."""
-    return [size_text(row.size) for row in table() if row.fits(model, gpus, link)]
 
 
 def uniform(model: str) -> bool:

@@ -182,5 +182,7 @@ def _next_pair(case: Case, mode: Mode) -> Step | None:
     return Step(What.PAIR, pair, case.whole[-1].step.size) if pair is not None else None
 
 
-def _all(case: Case, what: What, size: int, **variables: object) -> Step:
-    return Step(what, tuple(range(len(case.gpus))), size, **variables)  # type: ignore[arg-type]
+def _all(
+    case: Case, what: What, size: int, *, set_: Mapping[str, str] | None = None, unset: tuple[str, ...] = ()
+) -> Step:
+    return Step(what, tuple(range(len(case.gpus))), size, set_ or {}, unset)

@@ -20,10 +20,10 @@ from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_s
 
 from .objects import ContainerStatus, OwnerReference, Pod, Terminated
 
+__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member", "read"]
+
 _POD_GROUP: Final = "pod-group-name"
 """What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
-
-__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member"]
 
 STUCK: Final = {
     "ErrImagePull": "IMAGE_PULL",
@@ -176,7 +176,7 @@ def _told(roster: str) -> Roster | None:
         return None
 
 
-def ended(status: ContainerStatus) -> Terminated | None:
+def _ended(status: ContainerStatus) -> Terminated | None:
     """How a container ended when it is not running again: terminated, or waiting to be started once more."""
     if status.state.terminated:
         return status.state.terminated
@@ -197,7 +197,7 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
 
 def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> Failure | None:
     for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
-        end = ended(status)
+        end = _ended(status)
         if end is not None and end.exit_code != 0:
             return Failure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),

@@ -21,6 +21,12 @@ from .sizing import Sized
 
 __all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
 
+PEER_FAILED: Final = "PEER_FAILED"
+"""What a member ends with that was told to fail: it passes a cause on and is none."""
+NAMED: Final = 8
+"""How many missing members are named; a roster is an annotation of every member."""
+_READY: Final = frozenset({Stage.CHECKING, Stage.WAITING})
+
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """A member as it was sealed; its place in the record is its rank."""
@@ -105,11 +111,6 @@ def decide(gang: Gang) -> Decision:
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
         return Decision(seal=tuple(ready[:wanted]), answers=answers)
     return Decision(answers=answers | _forming(gang, forming, generation + 1))
-
-
-PEER_FAILED: Final = "PEER_FAILED"
-"""What a member ends with that was told to fail: it passes a cause on and is none."""
-_READY = frozenset({Stage.CHECKING, Stage.WAITING})
 
 
 def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
@@ -241,7 +242,3 @@ def _missing(gang: Gang, late: Sequence[Member], present: int, besides: str = ""
     if wanted > present:
         missing.append(f"{wanted - present} of {wanted} members: no such pod yet")
     return tuple(missing)
-
-
-NAMED = 8
-"""How many missing members are named; a roster is an annotation of every member."""

@@ -13,7 +13,22 @@ import msgspec
 from .expression import Expression, NoNumber
 from .objects import Metadata
 
-__all__ = ["Kind", "Known", "SizeOf", "sized_by"]
+__all__ = [
+    "Job",
+    "JobSet",
+    "Kind",
+    "Known",
+    "KueueWorkload",
+    "LeaderWorkerSet",
+    "MinMemberPodGroup",
+    "PodGang",
+    "PodGroup",
+    "SizeOf",
+    "TrainJob",
+    "TrainingJob",
+    "Workload",
+    "sized_by",
+]
 
 START_ORDER: Final = "its pods are not started together, so the first would wait for the last"
 

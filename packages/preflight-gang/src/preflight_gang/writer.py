@@ -22,7 +22,7 @@ from .nodes import set_annotation
 from .objects import ConfigMap, Metadata
 from .sealing import Answer, Gang, Record
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "obstacle", "record_in"]
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from ._generated.datamodels import (
 )
 
 __all__ = [
-    "METHOD",
     "BehaviourOverrides",
     "Entity",
     "HealthEvent",
@@ -31,5 +30,3 @@ __all__ = [
     "ProcessingStrategy",
     "RecommendedAction",
 ]
-
-METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"

@@ -33,6 +33,7 @@ __all__ = [
     "Invalid",
     "KubeError",
     "NotFound",
+    "Params",
     "PreconditionFailed",
     "Requests",
 ]
