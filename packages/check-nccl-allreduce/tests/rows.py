@@ -62,6 +62,8 @@ def _code(row: Fault) -> str:
     changes = ["from check_nccl_allreduce import check, launch"]
     changes += ["launch.AGENT = 'mutants'"] if row.defect else []
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
+    if row.defect is not None and row.defect.what == "topology-file":
+        changes += ["import doubles", "doubles.gloo_gets_a_topology_file()"]
     return "; ".join([*changes, "check.main()"])
 
 
