@@ -247,5 +247,5 @@ class Gang:
     def outputs(self) -> str:
         return "\n".join(f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items()))
 
-    def all_ended(self, *ranks: int) -> list[Ended]:
-        return [self.members[rank].ended() for rank in ranks or sorted(self.members)]
+    def all_ended(self, *ranks: int, within: float = WITHIN) -> list[Ended]:
+        return [self.members[rank].ended(within) for rank in ranks or sorted(self.members)]

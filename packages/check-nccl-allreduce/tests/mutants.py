@@ -124,6 +124,11 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def obey_topology_file() -> None:
+    """As slow as NCCL under a wrong topology file, which gloo does not read."""
+    time.sleep(1.0 if os.environ.get("NCCL_TOPO_FILE") else 0)
+
+
 def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
@@ -208,7 +213,14 @@ SPOILT = {
     "dropped-rank": take_away,
     "previous-iteration": hand_out_old,
 }
-ACTS = {"die": die, "crash": crash, "hang": hang, "stop": stop, "ecc": ecc}
+ACTS = {
+    "die": die,
+    "crash": crash,
+    "hang": hang,
+    "stop": stop,
+    "ecc": ecc,
+    "topology-file": obey_topology_file,
+}
 PREPARED = {
     "die-at-launch": die_at_launch,
     "stuck": stuck,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fabric import SwitchedGang
 from gangs import Gang, Member
 from preflight_e2e.fault import Act, Fault
 
-__all__ = ["play"]
+__all__ = ["play", "play_together"]
 
 LOADED_WITHIN = 120.0
 """Seconds for torch to be imported, several times at once on whatever machine this is; no row's own time."""
@@ -18,8 +21,32 @@ GONE = ("kill", "stop")
 """What is done to a member whose own end says nothing."""
 
 
-def play(row: Fault, home: Path) -> None:
-    """Raises AssertionError where the row does not hold. Leaves neither process nor network behind."""
+def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[str, Future[None]]:
+    """Play these at the same time, each sealed when torch is loaded in all of them; by row, how it ended.
+
+    What is measured on shaped links takes next to no processor time; loading torch takes all that there is.
+    """
+    gate = threading.Barrier(len(rows))
+
+    def one(row: Fault, folder: Path) -> None:
+        def loaded() -> None:
+            with suppress(threading.BrokenBarrierError):  # another has failed already: that is no reason to wait
+                gate.wait()
+
+        try:
+            play(row, folder, loaded)
+        finally:
+            gate.abort()
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        return {row.id: pool.submit(one, row, home(row)) for row in rows}
+
+
+def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> None:
+    """Raises AssertionError where the row does not hold. Leaves neither process nor network behind.
+
+    ``loaded`` is called once torch is, before the rosters are sealed.
+    """
     with ExitStack() as stack:
         gang = stack.enter_context(SwitchedGang(home) if row.on_links else Gang(home))
         gang.size = row.members
@@ -36,6 +63,7 @@ def play(row: Fault, home: Path) -> None:
             gang.members[rank].connector.mode = "hang"
         for rank in members if row.patience is None else ():
             gang.members[rank].said("torch is loaded", LOADED_WITHIN)
+        loaded()
         gang.seal(*members)
         begun = time.monotonic()
         for act in row.acts:
@@ -62,6 +90,8 @@ def _code(row: Fault) -> str:
     changes = ["from check_nccl_allreduce import check, launch"]
     changes += ["launch.AGENT = 'mutants'"] if row.defect else []
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
+    if row.defect is not None and row.defect.what == "topology-file":
+        changes += ["import doubles", "doubles.gloo_gets_a_topology_file()"]
     return "; ".join([*changes, "check.main()"])
 
 

@@ -60,7 +60,14 @@ class Scripted:
         return Opened(number, 1, address)
 
     async def run(
-        self, start: Start, roster: Roster, address: str, count: int, changed: Changed, *, variables: Mapping[str, str]
+        self,
+        start: Start,
+        roster: Roster,
+        address: str,
+        count: int,
+        changed: Changed,
+        *,
+        variables: Mapping[str, str | None],
     ) -> Result:
         return self._result(start, f"gang {start.round}", self._share, changed)
 

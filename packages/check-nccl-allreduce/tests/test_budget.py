@@ -20,6 +20,17 @@ def test_a_second_launch_is_paid_by_localisation_and_never_by_the_report() -> No
     assert Budget(300.0).probes(250.0, 250.0) == 40.0
 
 
+def test_a_launch_without_topology_files_leaves_localisation_half_of_its_share() -> None:
+    assert Budget(300.0).spare(40.0, 40.0) == 300.0 - 10.0 - 40.0 - 75.0
+
+
+@pytest.mark.parametrize(("took", "fits"), [(80.0, True), (90.0, False)])
+def test_a_launch_without_topology_files_fits_where_half_as_much_again_as_the_last_one_took_is_left(
+    took: float, *, fits: bool
+) -> None:
+    assert (Budget(300.0).spare(took, took) > 0) is fits
+
+
 @pytest.mark.parametrize(("allowed", "report"), [(600.0, 10.0), (100.0, 10.0), (50.0, 5.0), (10.0, 2.0)])
 def test_a_short_timeout_keeps_a_tenth_for_the_report(allowed: float, report: float) -> None:
     assert Budget(allowed).report == report

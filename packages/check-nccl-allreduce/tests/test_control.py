@@ -46,9 +46,10 @@ async def sound(order: Order, changed: Callable[[Stage], None]) -> Result:
 
 @dataclass
 class Gang:
-    """A gang of ``size``; what its leader saw and said."""
+    """A gang of ``size``; what its leader saw and said. ``patience``: seconds in which a leader must answer."""
 
     size: int = 3
+    patience: float = 5.0
     port: int = field(default_factory=free_port)
     rounds: Rounds = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Gang:
     async def member(self, rank: int, measure: Work = sound, **changes: Any) -> None:
         one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append)
         try:
-            self.verdicts[rank] = await one.take_part(5.0, measure)
+            self.verdicts[rank] = await one.take_part(self.patience, measure)
         except Inconclusive as error:
             self.verdicts[rank] = error
 
@@ -142,13 +143,13 @@ def test_a_leader_without_its_members_names_the_missing() -> None:
 
 @pytest.mark.parametrize("changes", [{"token": "another"}, {"generation": 2}])
 def test_a_member_of_another_gang_or_generation_is_a_stranger(changes: dict[str, Any]) -> None:
-    gang = Gang(size=2)
+    gang = Gang(size=2, patience=2.0)
     gang.run(lambda: gang.lead(hello_within=1.0), lambda: gang.member(0), lambda: gang.member(1, **changes))
     assert gang.codes() == {0: "PEER_MISSING", 1: "PEER_MISSING"}
 
 
 def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
-    gang = Gang(size=2)
+    gang = Gang(size=2, patience=2.0)
 
     async def false_leader() -> None:
         async def answer(stream: SocketStream) -> None:
@@ -159,7 +160,7 @@ def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
                 await anyio.sleep(0.1)
 
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=gang.port)
-        with anyio.move_on_after(7):
+        with anyio.move_on_after(4):
             await listener.serve(answer)
         await listener.aclose()
 

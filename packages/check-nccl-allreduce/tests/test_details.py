@@ -17,7 +17,7 @@ from check_nccl_allreduce.control.messages import Detail, Hello, Result, Stage, 
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes
 from check_nccl_allreduce.localise import Endpoint, Phase, Probe, Role, Round
 from gangs import free_port, needs_torch
-from test_blame import Answer, World, slow
+from worlds import Answer, World, slow
 
 MIB = 1024**2
 SHAPE = probing.Map((Endpoint("node-0"), Endpoint("node-1")), ((0,), (1,)))

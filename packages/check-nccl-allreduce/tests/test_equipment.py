@@ -37,6 +37,7 @@ def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monke
     brings, said = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
     assert brings.gpus == GPUS
     assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
+    assert brings.topology_file == f"{folder}/p5.xml for the instance type p5.48xlarge"
     assert said == [f"topology: {folder}/p5.xml for the instance type p5.48xlarge"]
 
 
@@ -45,12 +46,13 @@ def test_the_workloads_own_topology_file_comes_first(folder: str, monkeypatch: p
     mapped = (("p5.48xlarge", "p5.xml"),)
     brings, _ = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
     assert brings.variables == {"NCCL_TOPO_FILE": "/mine.xml"}
+    assert brings.topology_file == "/mine.xml, the workload's NCCL_TOPO_FILE"
 
 
 def test_without_a_file_nccl_finds_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     brings, said = brought(Settings())
-    assert (brings.variables, brings.trouble) == ({}, None)
+    assert (brings.variables, brings.topology_file, brings.trouble) == ({}, "", None)
     assert said == ["topology: NCCL's own detection, as no instance type is mapped to a file"]
 
 

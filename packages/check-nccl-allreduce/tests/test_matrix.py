@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -13,32 +13,52 @@ from fabric import needs_links
 from gangs import needs_torch
 from preflight_e2e.fault import Fault
 from preflight_e2e.scenario import load_faults
-from rows import play
+from rows import play, play_together
 
 ROWS = load_faults()
 MINE = [row for row in ROWS if not row.test]
 AT_ONCE = 2
-"""Gangs on loopback that run side by side: most of their time they wait. Gangs on shaped links run alone, they are measured."""
+"""Gangs on loopback that run side by side: most of their time they wait."""
+MEASURED_AT_ONCE = 3
+"""Gangs on shaped links that are measured at the same time, and nothing beside them."""
 
 pytestmark = pytest.mark.timeout(300)  # of which most is waiting for a turn
 
 
 @pytest.fixture(scope="session")
-def loopback(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[None]]]:
-    """Every chosen row on loopback, begun ahead of its test."""
+def chosen(request: pytest.FixtureRequest) -> list[Fault]:
+    """The rows that this session runs as they stand."""
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    chosen = {row.id for each in params if isinstance(row := each.get("row"), Fault)}
+    return [row for each in params if isinstance(row := each.get("row"), Fault)]
+
+
+@pytest.fixture(scope="session")
+def loopback(chosen: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """Every chosen row on loopback, begun ahead of its test."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        yield {
-            row.id: pool.submit(play, row, tmp_path_factory.mktemp(row.id))
-            for row in MINE
-            if row.id in chosen and not row.on_links
-        }
+        yield {row.id: pool.submit(play, row, tmp_path_factory.mktemp(row.id)) for row in chosen if not row.on_links}
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def measured(
+    chosen: list[Fault], loopback: dict[str, Future[None]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Fault], Future[None]]:
+    """How a chosen row on shaped links ended. Its test plays it together with the next ones, which then have ended too."""
+    rows = [row for row in chosen if row.on_links]
+    ended: dict[str, Future[None]] = {}
+
+    def end_of(row: Fault) -> Future[None]:
+        if row.id not in ended:
+            wait(loopback.values())
+            batch = [one for one in rows if one.id not in ended][:MEASURED_AT_ONCE]
+            batch = batch if row in batch else [row]
+            ended.update(play_together(batch, lambda one: tmp_path_factory.mktemp(one.id)))
+        return ended[row.id]
+
+    return end_of
 
 
 @needs_torch
@@ -50,17 +70,15 @@ def test_a_fault_ends_as_its_row_says(row: Fault, loopback: dict[str, Future[Non
 @needs_torch
 @needs_links
 @pytest.mark.parametrize("row", [row for row in MINE if row.on_links], ids=lambda row: row.id)
-def test_a_fault_of_the_network_ends_as_its_row_says(row: Fault, tmp_path: Path) -> None:
-    play(row, tmp_path)
+def test_a_fault_of_the_network_ends_as_its_row_says(row: Fault, measured: Callable[[Fault], Future[None]]) -> None:
+    measured(row).result()
 
 
 def test_every_row_that_names_a_test_names_one_that_runs() -> None:
-    listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    named = sorted({row.test.partition("::")[0] for row in ROWS if row.test})
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    files = [str(Path(__file__).parent / name) for name in named]
+    listed = subprocess.run([*collect, *files], capture_output=True, text=True, check=False)
     known = {line.rpartition("/")[2] for line in listed.stdout.splitlines() if "::" in line}
     known |= {name.partition("[")[0] for name in known}
     assert not {row.test for row in ROWS if row.test} - known

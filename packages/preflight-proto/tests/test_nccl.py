@@ -37,6 +37,11 @@ LINES = [
         Kind.ENVIRONMENT,
         "h:1:2 [1] init.cc:525 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
     ),
+    (
+        "DUPLICATE_GPU",
+        Kind.ENVIRONMENT,
+        "init.cc:1141 (initTransportsRank) NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
+    ),
     ("GPU_COUNT", Kind.ENVIRONMENT, "Invalid number of GPUs: 8 requested but only 4 were found."),
     ("FABRIC_NOT_READY", Kind.ENVIRONMENT, "nginx: Test CUDA failure common.cu:941 'system not yet initialized'"),
     (

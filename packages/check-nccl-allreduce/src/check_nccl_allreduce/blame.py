@@ -25,6 +25,7 @@ _MESSAGES: Final = {
     "WRONG_DATA": "the gang's all-reduce gave wrong data",
     "DATA_UNLOCALISED": "the gang's all-reduce gave wrong data",
     "ALLREDUCE_HUNG": "the gang's all-reduce did not end",
+    "TOPOLOGY_FILE": "a topology file makes NCCL slow in this gang",
 }
 _CULPRIT: Final = {
     "NODE_SLOW": "every path to this node is slow, and the other nodes are fast among themselves",

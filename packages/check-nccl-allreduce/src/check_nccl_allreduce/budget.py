@@ -1,4 +1,7 @@
-"""How CHECK_TIMEOUT, which runs from the sealed gang to the verdict, is shared: 40 % the gang's own all-reduce, 50 % localisation, 10 s the report. Pure."""
+"""How CHECK_TIMEOUT, which runs from the sealed gang to the verdict, is shared: 40 % the gang's own all-reduce, 50 % localisation, 10 s the report. Pure.
+
+A second launch is paid by localisation.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ LOCALISATION_SHARE: Final = 0.5
 REPORT: Final = 10.0
 """Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter than 100 s."""
 LEAST_REPORT: Final = 2.0
+LEAST_LOCALISATION: Final = 0.5
+"""Of localisation's share, what a launch without topology files leaves of it: where that launch is slow too, pairs are still measured."""
+LONGER: Final = 1.5
+"""Times what the last launch took, for the next to fit: none ends at the same second as another."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,11 @@ class Budget:
     def left(self, spent: float) -> float:
         """Until the verdict must be on its way."""
         return self.allowed - self.report - spent
+
+    def spare(self, spent: float, took: float) -> float:
+        """For a launch without topology files after one that ``took`` so long; 0 where it does not fit."""
+        most = self.left(spent) - LEAST_LOCALISATION * LOCALISATION_SHARE * self.allowed
+        return most if most >= LONGER * took else 0.0
 
     def probes(self, spent: float, since: float) -> float:
         """The same for probes, the first of which could start at ``since``."""

@@ -22,7 +22,7 @@ from .control.leader import Leader, Rounds
 from .control.member import Member
 from .control.messages import Hello, Start, Trouble, VerdictMessage
 from .control.rounds import Probes, Round
-from .ranks import Ranks
+from .ranks import TOPOLOGY_FILE, Ranks
 from .settings import Settings
 
 __all__ = ["CHECK", "main"]
@@ -40,6 +40,8 @@ class Equipment:
     gpus: tuple[Gpu, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the workers get besides the environment."""
+    topology_file: str = ""
+    """As the gang is told of it; see :class:`.control.messages.Hello`."""
     trouble: Trouble | None = None
 
 
@@ -68,6 +70,7 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         fabric=run.settings.fabric,
         unusual=unusual,
         topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
+        topology_file=equipment.topology_file,
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
@@ -112,10 +115,10 @@ async def _equipment(run: Run[Settings]) -> Equipment:
     except Inconclusive as error:
         return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
     run.progress(f"topology: {chosen.why}")
-    variables = {"NCCL_TOPO_FILE": chosen.path} if chosen.path is not None else {}
+    variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
     mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
-    return Equipment("nccl", len(gpus), gpus, variables, trouble)
+    return Equipment("nccl", len(gpus), gpus, variables, chosen.why if variables else "", trouble)
 
 
 async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:
@@ -167,6 +170,7 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
     master_port = roster.master_port
     budget = Budget(allowed)
     begun: float | None = None
+    launched = 0.0
     probing: float | None = None
 
     def spent() -> float:
@@ -189,16 +193,21 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
     def step(hellos: Mapping[int, Hello], rounds: Rounds) -> Start | Probes | VerdictMessage:
         ports = (master_port, *([network.free_port(address)] if rounds else []))
         may_retry = budget.left(spent()) > budget.launch
-        plan = judge.Plan(run.settings, ports, left(rounds), may_retry, seed=roster.generation, say=say)
+        spare = budget.spare(spent(), spent() - launched)
+        plan = judge.Plan(run.settings, ports, left(rounds), may_retry, spare, seed=roster.generation, say=say)
         what = judge.next_step(plan, hellos, rounds)
         if isinstance(what, Start) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
                 say(line)
         return what
 
-    def launch_within(number: int) -> tuple[float, float]:
-        """The first launch may take the gang's share, a second one all but what the report needs."""
-        return budget.launch, budget.launch if number == 1 else budget.left(spent())
+    def launch_within(what: Start) -> tuple[float, float]:
+        """The first launch may take the gang's share, a second one all but what the report needs, and one without topology files its own."""
+        nonlocal launched
+        launched = spent()
+        if what.without_topology_file:
+            return min(budget.launch, what.timeout), what.timeout
+        return budget.launch, budget.launch if what.round == 1 else budget.left(launched)
 
     await Leader(roster, address, say).lead(patience, launch_within, step)
 

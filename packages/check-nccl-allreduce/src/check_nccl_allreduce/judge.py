@@ -13,31 +13,35 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from . import blame, floors, localise, probing
+from . import blame, floors, gate, localise, probing, topology
 from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
 from .control.rounds import ProbeRound, Probes, Round
 from .localise import Zone
-from .settings import DEFAULT_SIZE, Settings, show_size
+from .settings import DEFAULT_SIZE, Settings
 
 T = TypeVar("T")
 
 __all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "spread"]
 
 ROUNDS: Final = 2
-"""Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more."""
+"""Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more.
+
+One without topology files comes on top of them."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they allow another launch, a seed.
 
-    ``say`` hears what the log should tell besides the verdict.
+    ``spare``: seconds that a launch without topology files may take, 0 where it does not fit. ``say`` hears what the log should tell
+    besides the verdict.
     """
 
     settings: Settings
     ports: tuple[int, ...]
     timeout: float
     may_retry: bool = True
+    spare: float = 0.0
     seed: int = 0
     say: Callable[[str], None] = lambda _: None
 
@@ -58,8 +62,18 @@ def next_step(
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
         return _start(plan, hellos, number)
+    if topology.suspected(hellos, last, verdict):
+        if not probed and plan.spare > 0:
+            plan.say(f"round {number} without NCCL's topology file, because: {verdict.reason}")
+            again = _start(plan, hellos, number)
+            return msgspec.structs.replace(again, timeout=plan.spare, without_topology_file=True)
+        verdict = topology.untried(hellos, verdict)
     if probed and probed[-1].left:
         return _left(probed[-1].left)
+    if last.start.without_topology_file:
+        verdict, final = topology.compared(hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict)
+        if final:
+            return verdict
     if (found := zone_of(plan.settings, hellos, last)) is None:
         return verdict
     return _localised(plan, hellos, last, probed, base=verdict, found=found)
@@ -114,9 +128,9 @@ def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tup
         silent = any(last.stages[rank].silent for rank in last.stages if rank not in last.results)
         hung = all(last.is_ready(rank) for rank in hellos) and not silent
         return (Zone.HANG, 0.0) if hung else None
-    gate = _gate(settings, hellos, last)
-    wanted = gate.zone is not Zone.PASSED and (gate.floor is not None or last.start.backend == "nccl")
-    return (gate.zone, gate.busbw) if wanted else None
+    held = gate.hold(settings, hellos, last)
+    wanted = held.zone is not Zone.PASSED and (held.floor is not None or last.start.backend == "nccl")
+    return (held.zone, held.busbw) if wanted else None
 
 
 def first(plan: Plan, hellos: Mapping[int, Hello]) -> Start | VerdictMessage:
@@ -140,7 +154,7 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
     settings, backend = plan.settings, hellos[0].backend
     return Start(
         round=number,
-        master_port=plan.ports[number - 1],
+        master_port=plan.ports[min(number, len(plan.ports)) - 1],
         backend=backend,
         size=settings.size or DEFAULT_SIZE[backend],
         iterations=settings.iterations,
@@ -153,7 +167,7 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
 
 def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
     """What the log should say about the floor before the measurement."""
-    row = _row(hellos, start)
+    row = gate.table_row(hellos, start)
     if settings.threshold is None:
         if row is None:
             then = (
@@ -161,7 +175,7 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
                 if start.backend == "nccl"
                 else "its measurement fails nobody in"
             )
-            return [f"no floor: {_no_row(hellos, start)}; the gang {then}"]
+            return [f"no floor: {gate.no_row(hellos, start)}; the gang {then}"]
         return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source})"]
     lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
     if row is not None and settings.threshold < row.floor / 2:
@@ -186,7 +200,7 @@ def judge(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple
         return _troubled(hellos, troubles)
     if len(last.results) < len(hellos):
         return _unfinished(hellos, last)
-    return _measured(settings, hellos, last), False
+    return gate.verdict(settings, hellos, last), False
 
 
 def _left(left: Mapping[int, Leaving]) -> VerdictMessage:
@@ -258,17 +272,6 @@ def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessag
     ), False
 
 
-@dataclass(frozen=True)
-class _Gate:
-    """The measurement (GB/s) against its floor; ``source``: of the floor, or why there is none."""
-
-    zone: Zone
-    busbw: float
-    source: str
-    floor: float | None = None
-    expected: float | None = None
-
-
 def spread(last: Round) -> str:
     """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty where some did not end."""
     times = [result.times for result in last.results.values()]
@@ -282,97 +285,9 @@ def spread(last: Round) -> str:
     )
 
 
-def _gate(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> _Gate:
-    start = last.start
-    busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
-    row = _row(hellos, start)
-    if settings.threshold is not None:
-        floor, expected, source = settings.threshold, settings.threshold, "NCCL_ALLREDUCE_THRESHOLD_GBPS"
-    elif row is not None:
-        floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
-    else:
-        return _Gate(Zone.UNKNOWN, busbw, _no_row(hellos, start))
-    zone = Zone.BELOW if busbw < floor else Zone.BETWEEN if busbw < 0.9 * expected else Zone.PASSED
-    return _Gate(zone, busbw, source, floor, expected)
-
-
-def _measured(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> VerdictMessage:
-    start = last.start
-    shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
-    gate = _gate(settings, hellos, last)
-    busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
-    measured = float(_gbps(busbw))
-    metadata = {"measured_gbps": _gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
-    if floor is None or expected is None:
-        return VerdictMessage(
-            "passed",
-            "OK",
-            f"{_gbps(busbw)} GB/s bus bandwidth, every element right, {shape}; no floor: {source}.",
-            measured,
-            None,
-            metadata,
-        )
-    metadata |= {"floor_gbps": f"{floor:g}", "expected_gbps": f"{expected:g}", "source": source}
-    if gate.zone is Zone.BELOW:
-        less = (1 - busbw / floor) * 100
-        return VerdictMessage(
-            "failed",
-            "LOW_BANDWIDTH",
-            f"{_gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}.",
-            measured,
-            expected,
-            metadata,
-        )
-    note = (
-        f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
-        if gate.zone is Zone.BETWEEN
-        else f"{expected:g} expected"
-    )
-    return VerdictMessage(
-        "passed",
-        "OK",
-        f"{_gbps(busbw)} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
-        measured,
-        expected,
-        metadata,
-    )
-
-
-def _row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
-    kinds = {(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}
-    if (
-        len(kinds) > 1
-        or start.backend != "nccl"
-        or start.op != "sum"
-        or any(hello.unusual for hello in hellos.values())
-    ):
-        return None
-    [(model, gpus, fabric)] = kinds
-    return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
-
-
-def _no_row(hellos: Mapping[int, Hello], start: Start) -> str:
-    if start.backend != "nccl":
-        return f"{start.backend} has none"
-    if start.op != "sum":
-        return f"the table's are of sums, not of {start.op} (NCCL_ALLREDUCE_OP)"
-    if unusual := sorted({name for hello in hellos.values() for name in hello.unusual}):
-        return f"the workload sets {', '.join(unusual)}"
-    if len({(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}) > 1:
-        return "the members' hardware differs"
-    hello = hellos[0]
-    fabric = f"the fabric {hello.fabric}" if hello.fabric else "an unknown fabric (NCCL_ALLREDUCE_FABRIC)"
-    return f"none is known for {hello.workers} x {hello.model} on {fabric}"
-
-
-def _gbps(value: float) -> str:
-    """Two decimals, and three digits where that would be too few."""
-    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
-
-
 def _who(hellos: Mapping[int, Hello], rank: int) -> str:
     hello = hellos.get(rank)
-    return f"rank {rank} ({hello.pod} on {hello.node})" if hello is not None else f"rank {rank}"
+    return hello.who if hello is not None else f"rank {rank}"
 
 
 def _how_far(stage: Stage) -> tuple[int, int]:

@@ -104,9 +104,9 @@ class Agent:
         count: int,
         changed: Callable[[Stage], None],
         *,
-        variables: Mapping[str, str],
+        variables: Mapping[str, str | None],
     ) -> Result:
-        """Run ``count`` workers here as this roster's rank, with these ``variables`` too, which fresh ones get as well.
+        """Run ``count`` workers here as this roster's rank, with these ``variables`` too (None: unset), which fresh ones get as well.
 
         Returns when all have spoken, or one has failed.
         """

@@ -44,7 +44,9 @@ class Map:
             hello, workers = hellos[ranks[0]], sum(hellos[rank].workers for rank in ranks)
             row = floors.find(hello.model, workers, hello.fabric, 2, start.size)
             floor = threshold if threshold is not None else row.floor if row is not None else None
-            kind = "/".join([hello.model, str(workers), hello.fabric])
+            # A file may slow a healthy node: nodes with different ones are no more comparable than different hardware.
+            own = [] if start.without_topology_file else sorted({hellos[rank].topology_file for rank in ranks} - {""})
+            kind = "/".join([hello.model, str(workers), hello.fabric, *own])
             made.append(localise.Endpoint(node, kind, domain, pair_floor=floor))
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
 

@@ -16,8 +16,9 @@ from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, 
 from .launch import Agent
 from .settings import show_size
 
-__all__ = ["Ranks"]
+__all__ = ["TOPOLOGY_FILE", "Ranks"]
 
+TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
 """Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this member fared."""
 
@@ -74,7 +75,7 @@ class Ranks:
         roster = self._roster
         assert roster is not None
         self._say(
-            f"round {start.round}: {self._count} of {start.world} ranks here, {start.backend}, {show_size(start.size)} per rank, {start.warmup}+{start.iterations} iterations, rendezvous {roster.master_addr}:{start.master_port}"
+            f"round {start.round}: {self._count} of {start.world} ranks here, {start.backend}, {show_size(start.size)} per rank, {start.warmup}+{start.iterations} iterations, rendezvous {roster.master_addr}:{start.master_port}{', without a topology file' if start.without_topology_file else ''}"
         )
         agent = await self._loaded()
         ready_said = False
@@ -86,7 +87,8 @@ class Ranks:
                 ready_said = True
                 self._say("the communicator works")
 
-        result = await agent.run(start, roster, self._address, self._count, tell, variables=self._variables)
+        variables = {**self._variables, TOPOLOGY_FILE: None} if start.without_topology_file else self._variables
+        result = await agent.run(start, roster, self._address, self._count, tell, variables=variables)
         result = await self._explained(result)
         if result.trouble is not None:
             self._say(f"here: {result.trouble.code}: {result.trouble.text}")

@@ -59,10 +59,12 @@ class Leader:
         self._acks: set[int] = set()
         self._news = anyio.Event()
 
-    async def lead(self, hello_within: float, launch_within: Callable[[int], tuple[float, float]], step: Next) -> None:
+    async def lead(
+        self, hello_within: float, launch_within: Callable[[Start], tuple[float, float]], step: Next
+    ) -> None:
         """The whole way; returns when every member that can be reached has taken the verdict.
 
-        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch starts, with its number, and gives the
+        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch starts, and gives the
         seconds until every worker must be ready and until it must be over. Raises :class:`Inconclusive` ``PORT_TAKEN``.
         """
         try:
@@ -81,7 +83,7 @@ class Leader:
             group.cancel_scope.cancel()
 
     async def _conduct(
-        self, hello_within: float, launch_within: Callable[[int], tuple[float, float]], step: Next
+        self, hello_within: float, launch_within: Callable[[Start], tuple[float, float]], step: Next
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left:
@@ -100,7 +102,7 @@ class Leader:
                 continue
             self._round = launched = Round(what)
             rounds.append(launched)
-            ready_within, over_within = launch_within(launched.number)
+            ready_within, over_within = launch_within(what)
             await self._broadcast(what)
             await self._collect(launched, ready_within, over_within)
 
@@ -290,7 +292,7 @@ class Leader:
 
     def _name(self, rank: int) -> str:
         hello = self._hellos.get(rank)
-        return f"rank {rank} ({hello.pod} on {hello.node})" if hello is not None else f"rank {rank}"
+        return hello.who if hello is not None else f"rank {rank}"
 
     def _wake(self) -> None:
         self._news.set()

@@ -69,11 +69,21 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """NCCL variables of the workload that may bend a measurement."""
     topology: dict[str, str] = {}
     """Labels of the node that may name the switch it is behind."""
+    topology_file: str = ""
+    """The topology file that NCCL gets here and whose it is, in words; empty where NCCL finds out for itself."""
     trouble: Trouble | None = None
+
+    @property
+    def who(self) -> str:
+        """This member in a sentence."""
+        return f"rank {self.rank} ({self.pod} on {self.node})"
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now."""
+    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now.
+
+    ``without_topology_file``: every member leaves NCCL_TOPO_FILE unset, in this launch and in the probes that follow it.
+    """
 
     round: int
     master_port: int
@@ -84,6 +94,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     world: int
     timeout: float
     op: str = "sum"
+    without_topology_file: bool = False
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

@@ -1,6 +1,7 @@
 """torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its arguments from stdin.
 
 A line of JSON, ``{"argv": [...], "launch": N, "env": {...}}``, has it fork torchrun; ``{"fork": N, "env": {...}}`` forks N workers for probes.
+What ``env`` sets, or unsets with null, holds for later lines too.
 Either takes the place of all that it has forked before. It ends with its input. The ranks are forked too
 (``--start-method=fork``): with eight of them on a few cores, eight imports of torch would take longer than the measurement. Nothing
 here touches CUDA before.
@@ -38,7 +39,11 @@ def main() -> None:
     children: list[int] = []
     for line in iter(sys.stdin.readline, ""):
         order = json.loads(line)
-        os.environ.update(order["env"])
+        for name, value in order["env"].items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         stuck = end(children)
         children = []
         if any(state(child) == "D" for child in stuck):

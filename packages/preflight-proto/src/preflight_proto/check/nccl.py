@@ -101,7 +101,7 @@ _RULES: Final = (
     _rule(
         _E,
         "DUPLICATE_GPU",
-        r"Duplicate GPU detected",
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",  # the latter since NCCL 2.30
         "one GPU was handed out twice",
         "switch off time-slicing for pods that ask for several GPUs",
     ),

@@ -1,0 +1,117 @@
+"""The gang's bandwidth against its floor: where it stands, and what that is in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import floors
+from .control.messages import Hello, Start, VerdictMessage
+from .control.rounds import Round
+from .localise import Zone
+from .settings import Settings, show_size
+
+__all__ = ["Gate", "gbps", "hold", "no_row", "table_row", "verdict"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The measurement (GB/s) against its floor; ``source``: of the floor, or why there is none."""
+
+    zone: Zone
+    busbw: float
+    source: str
+    floor: float | None = None
+    expected: float | None = None
+
+
+def hold(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Gate:
+    """A launch of which every member has reported."""
+    start = last.start
+    busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
+    row = table_row(hellos, start)
+    if settings.threshold is not None:
+        floor, expected, source = settings.threshold, settings.threshold, "NCCL_ALLREDUCE_THRESHOLD_GBPS"
+    elif row is not None:
+        floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
+    else:
+        return Gate(Zone.UNKNOWN, busbw, no_row(hellos, start))
+    zone = Zone.BELOW if busbw < floor else Zone.BETWEEN if busbw < 0.9 * expected else Zone.PASSED
+    return Gate(zone, busbw, source, floor, expected)
+
+
+def verdict(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> VerdictMessage:
+    """What the gang's bandwidth alone says: OK or LOW_BANDWIDTH."""
+    start = last.start
+    shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
+    gate = hold(settings, hellos, last)
+    busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
+    measured = float(gbps(busbw))
+    metadata = {"measured_gbps": gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
+    if floor is None or expected is None:
+        return VerdictMessage(
+            "passed",
+            "OK",
+            f"{gbps(busbw)} GB/s bus bandwidth, every element right, {shape}; no floor: {source}.",
+            measured,
+            None,
+            metadata,
+        )
+    metadata |= {"floor_gbps": f"{floor:g}", "expected_gbps": f"{expected:g}", "source": source}
+    if gate.zone is Zone.BELOW:
+        less = (1 - busbw / floor) * 100
+        return VerdictMessage(
+            "failed",
+            "LOW_BANDWIDTH",
+            f"{gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}.",
+            measured,
+            expected,
+            metadata,
+        )
+    note = (
+        f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
+        if gate.zone is Zone.BETWEEN
+        else f"{expected:g} expected"
+    )
+    return VerdictMessage(
+        "passed",
+        "OK",
+        f"{gbps(busbw)} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
+        measured,
+        expected,
+        metadata,
+    )
+
+
+def table_row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
+    """What the table says of this gang; None where it knows nothing of it, or the measurement is none of the table's."""
+    kinds = {(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}
+    if (
+        len(kinds) > 1
+        or start.backend != "nccl"
+        or start.op != "sum"
+        or any(hello.unusual for hello in hellos.values())
+    ):
+        return None
+    [(model, gpus, fabric)] = kinds
+    return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
+
+
+def no_row(hellos: Mapping[int, Hello], start: Start) -> str:
+    """Why the table says nothing."""
+    if start.backend != "nccl":
+        return f"{start.backend} has none"
+    if start.op != "sum":
+        return f"the table's are of sums, not of {start.op} (NCCL_ALLREDUCE_OP)"
+    if unusual := sorted({name for hello in hellos.values() for name in hello.unusual}):
+        return f"the workload sets {', '.join(unusual)}"
+    if len({(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}) > 1:
+        return "the members' hardware differs"
+    hello = hellos[0]
+    fabric = f"the fabric {hello.fabric}" if hello.fabric else "an unknown fabric (NCCL_ALLREDUCE_FABRIC)"
+    return f"none is known for {hello.workers} x {hello.model} on {fabric}"
+
+
+def gbps(value: float) -> str:
+    """Two decimals, and three digits where that would be too few."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"

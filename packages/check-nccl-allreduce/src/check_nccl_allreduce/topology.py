@@ -1,0 +1,83 @@
+"""A gang below its floor whose members gave NCCL a topology file: is the file the cause? Pure.
+
+One launch without any file tells, before pairs are measured. Whose file it is makes no difference: a mapping can be as wrong as a
+workload, and the loopback check does not ask either. Pairs are then measured without it too, so that what they show is the hardware's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from .control.messages import Hello, VerdictMessage
+from .control.rounds import Round
+
+__all__ = ["compared", "suspected", "untried"]
+
+MOST: Final = 4
+"""Members in a sentence; the rest is counted."""
+
+
+def suspected(hellos: Mapping[int, Hello], last: Round, verdict: VerdictMessage) -> bool:
+    """Whether this launch, whose ``verdict`` that is, may be slow for a topology file."""
+    return (
+        verdict.code == "LOW_BANDWIDTH"
+        and not last.start.without_topology_file
+        and any(hello.topology_file for hello in hellos.values())
+    )
+
+
+def untried(hellos: Mapping[int, Hello], slow: VerdictMessage) -> VerdictMessage:
+    """The verdict on a slow launch when there was no time for another."""
+    return _noted(
+        slow,
+        f"whether the reason is {_files(hellos)} is not known, as CHECK_TIMEOUT left no time for a launch without it",
+        files=_files(hellos),
+    )
+
+
+def compared(
+    hellos: Mapping[int, Hello], slow: VerdictMessage, last: Round, verdict: VerdictMessage
+) -> tuple[VerdictMessage, bool]:
+    """(the verdict of both launches, whether it stands and no pair is to be measured).
+
+    ``slow``: of the launch with the file. ``last`` is the one without, and ``verdict`` what it says by itself.
+    """
+    files, without = _files(hellos), verdict.metadata.get("measured_gbps", "")
+    if verdict.outcome == "passed":
+        # Of what failed the gang this is the cause, and no node's doing.
+        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: mend or remove {files}."
+        metadata = slow.metadata | {"without_file_gbps": without, "files": files}
+        return msgspec.structs.replace(slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata), True
+    if verdict.code == "LOW_BANDWIDTH":
+        told = f"without NCCL's topology file it is {without}, so the cause is not {files}"
+        return _noted(slow, told, files=files, without_file_gbps=without), False
+    if last.left or last.lost or verdict.code == "WRONG_DATA" or verdict.blamed:
+        return verdict, False  # true with and without a file
+    # NCCL may need the file here: what pairs without it would say of the nodes is not to be trusted.
+    told = f"whether the reason is {files} is not known, and no pairs were measured, as a launch without it failed ({verdict.reason.rstrip('.')})"
+    return _noted(slow, told, files=files), True
+
+
+def _noted(slow: VerdictMessage, told: str, **metadata: str) -> VerdictMessage:
+    reason = f"{slow.reason.rstrip('.')}; {told}."
+    return msgspec.structs.replace(slow, reason=reason, metadata=slow.metadata | metadata)
+
+
+def _files(hellos: Mapping[int, Hello]) -> str:
+    """Every topology file, whose it is, and which members had it."""
+    having: dict[str, list[str]] = defaultdict(list)
+    for _, hello in sorted(hellos.items()):
+        if hello.topology_file:
+            having[hello.topology_file].append(hello.who)
+    return "; ".join(f"{file} ({_members(who, len(hellos))})" for file, who in having.items())
+
+
+def _members(who: list[str], of: int) -> str:
+    if len(who) == of:
+        return "every member"
+    more = f" and {len(who) - MOST} more" if len(who) > MOST else ""
+    return ", ".join(who[:MOST]) + more

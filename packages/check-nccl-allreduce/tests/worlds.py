@@ -1,0 +1,122 @@
+"""Gangs with every report made up: the leader's way over launches and rounds of probes to one verdict, with no network and no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from check_nccl_allreduce import judge
+from check_nccl_allreduce.control.messages import Hello, Opened, Result, Stage, Start, Trouble, VerdictMessage
+from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
+from check_nccl_allreduce.settings import Settings
+
+__all__ = ["HEALTHY", "Answer", "World", "hangs", "slow", "split", "spoils", "took", "troubled"]
+
+MIB = 1024**2
+HEALTHY = 0.2
+"""Seconds of one all-reduce between two good nodes."""
+
+Answer = Callable[[tuple[int, ...]], dict[int, Result | Stage]]
+"""What each member of a probe reports, or how far it got."""
+
+
+def took(seconds: float, wrong: int = 0) -> Result:
+    return Result(0, (seconds,) * 3, 4, wrong)
+
+
+def slow(*bad: int, factor: float = 3.0) -> Answer:
+    """These members' links are slow."""
+    return lambda group: dict.fromkeys(group, took(HEALTHY * (factor if set(bad) & set(group) else 1)))
+
+
+def hangs(bad: int) -> Answer:
+    return lambda group: (
+        dict.fromkeys(group, Stage("measuring", 1)) if bad in group else dict.fromkeys(group, took(HEALTHY))
+    )
+
+
+def spoils(bad: int) -> Answer:
+    return lambda group: {rank: took(HEALTHY, wrong=int(bad in group)) for rank in group}
+
+
+def troubled(bad: int, trouble: Trouble) -> Answer:
+    def answer(group: tuple[int, ...]) -> dict[int, Result | Stage]:
+        if bad not in group:
+            return dict.fromkeys(group, took(HEALTHY))
+        return {rank: Result(0, trouble=trouble) if rank == bad else Stage("ready") for rank in group}
+
+    return answer
+
+
+@dataclass
+class World:
+    """A gang whose members answer as told. ``pods``: members on each node; ``gang``: the gang's own answer.
+
+    ``files``: topology files, by rank; ``bare``: the gang's answer without them, for which there are ``spare`` seconds.
+    """
+
+    nodes: int
+    answer: Answer
+    gang: dict[int, Result | Stage] | None = None
+    pods: int = 1
+    backend: str = "gloo"
+    threshold: float | None = 0.015
+    left: float = 100.0
+    files: Mapping[int, str] = field(default_factory=dict)
+    bare: dict[int, Result | Stage] | None = None
+    spare: float = 0.0
+    said: list[str] = field(default_factory=list)
+    rounds: list[Round | ProbeRound] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.pods
+
+    def hellos(self) -> dict[int, Hello]:
+        return {
+            rank: Hello(
+                rank=rank,
+                pod=f"pod-{rank}",
+                node=f"node-{rank // self.pods}",
+                backend=self.backend,
+                workers=1,
+                topology_file=self.files.get(rank, ""),
+            )
+            for rank in range(self.size)
+        }
+
+    def run(self) -> VerdictMessage:
+        """The leader's way, with no network and no time."""
+        gang: dict[int, Result | Stage] = dict.fromkeys(range(self.size), took(5 * HEALTHY))
+        gang = self.gang if self.gang is not None else gang
+        while True:
+            what = self.step()
+            if isinstance(what, VerdictMessage):
+                return what
+            if isinstance(what, Start):
+                bare = self.bare if what.without_topology_file else None
+                self.rounds.append(Round(what, *split(gang if bare is None else bare)))
+            else:
+                self.rounds.append(self.played(what))
+
+    def step(self) -> Start | Probes | VerdictMessage:
+        """What the leader does next."""
+        settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend)
+        plan = judge.Plan(settings, (1, 2), self.left, spare=self.spare, seed=7, say=self.said.append)
+        return judge.next_step(plan, self.hellos(), self.rounds)
+
+    def played(self, order: Probes) -> ProbeRound:
+        answers = {rank: one for group in order.groups for rank, one in self.answer(group).items()}
+        opened = {group[0]: Opened(order.round, 1, "here") for group in order.groups}
+        return ProbeRound(order, *split(answers), opened=opened)
+
+    def launches(self) -> list[Start]:
+        return [one.start for one in self.rounds if isinstance(one, Round)]
+
+    def probes(self) -> list[ProbeRound]:
+        return [one for one in self.rounds if isinstance(one, ProbeRound)]
+
+
+def split(answers: dict[int, Result | Stage]) -> tuple[dict[int, Result], dict[int, Stage]]:
+    results = {rank: one for rank, one in answers.items() if isinstance(one, Result)}
+    return results, {rank: one for rank, one in answers.items() if isinstance(one, Stage)}
