@@ -6,12 +6,8 @@ import argparse
 import base64
 import json
 import os
-import shutil
-import socket
 import ssl
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -23,9 +19,11 @@ import pytest
 from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_e2e.apiserver import free_port
 from preflight_webhook import certs, logs
 from preflight_webhook.certificates import Keep, Material, Renew, issue, plan, service_names, still_valid, union
 from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
+from served import api_server
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIFE = timedelta(days=90)
@@ -228,74 +226,11 @@ def double() -> Iterator[tuple[Double, Connection]]:
 
 @pytest.fixture(scope="module")
 def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    """A control plane of its own: etcd and kube-apiserver of KUBEBUILDER_ASSETS."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
-    home = tmp_path_factory.mktemp("apiserver")
-    etcd, peer, port = free_port(), free_port(), free_port()
-    (home / "tokens.csv").write_text("test-token,admin,admin,system:masters\n")
-    openssl = shutil.which("openssl")
-    assert openssl
-    subprocess.run([openssl, "genrsa", "-out", home / "sa.key", "2048"], check=True, capture_output=True)
-    commands = [
-        [
-            f"{assets}/etcd",
-            f"--data-dir={home}/etcd",
-            f"--listen-client-urls=http://127.0.0.1:{etcd}",
-            f"--advertise-client-urls=http://127.0.0.1:{etcd}",
-            f"--listen-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-cluster=default=http://127.0.0.1:{peer}",
-            "--unsafe-no-fsync",
-        ],
-        [
-            f"{assets}/kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{etcd}",
-            f"--cert-dir={home}/pki",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--token-auth-file={home}/tokens.csv",
-            "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/24",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={home}/sa.key",
-            f"--service-account-signing-key-file={home}/sa.key",
-            "--disable-admission-plugins=ServiceAccount",
-        ],
-    ]
-    with (home / "log").open("wb") as output:
-        processes = [subprocess.Popen(command, stdout=output, stderr=output) for command in commands]
-        try:
-            yield reachable(home, port)
-        finally:
-            for process in processes:
-                process.kill()  # nothing here is worth an orderly end, which takes the API server a minute
-                process.wait()
-
-
-def reachable(home: Path, port: int) -> Connection:
-    """The connection, once the server answers and the namespace exists."""
-    end = time.monotonic() + 50
-    while True:
-        try:
-            verify = ssl.create_default_context(cafile=str(home / "pki" / "apiserver.crt"))
-            verify.check_hostname = False
-            target = Connection(f"https://127.0.0.1:{port}", verify, "test-token")
-            with Client(target) as client:
-                client.create("/api/v1/namespaces", {"metadata": {"name": "preflight"}})
-            return target
-        except (KubeError, OSError) as error:
-            if time.monotonic() > end:
-                raise AssertionError(f"no kube-apiserver: {error}; {(home / 'log').read_text()[-2000:]}") from error
-            time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with api_server(tmp_path_factory.mktemp("apiserver"), authorization="RBAC") as server:
+        target = Connection(server.server, ssl.create_default_context(cafile=str(server.ca)), server.token)
+        with Client(target) as client:
+            client.create("/api/v1/namespaces", {"metadata": {"name": "preflight"}})
+        yield target
 
 
 @pytest.fixture(params=["double", "apiserver"])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,12 @@ import httpx
 import pytest
 import trustme
 import yaml
-from preflight_e2e.apiserver import ApiServer, assets
+from preflight_e2e.apiserver import ApiServer
 from preflight_e2e.chart_schema import CRD
 from preflight_proto import policy
 from preflight_webhook.claims import VERSIONS, read
+from served import Webhook, api_server, asking, client_of, entry
+from served import webhook as serving
 
 pytestmark = pytest.mark.timeout(180)  # the first of them starts an API server and two webhooks
 
@@ -34,43 +33,12 @@ onPodSecurityConflict: report-off
 """
 LEVEL = "pod-security.kubernetes.io/enforce"
 MEMBERS = 128
-_MANY = httpx.Limits(max_connections=MEMBERS, max_keepalive_connections=MEMBERS)
 
 
-@dataclass(frozen=True)
-class Webhook:
-    url: str
-    ca: str
-    plain: str
-
-    def lookups(self, result: str) -> float:
-        lines = httpx.get(f"{self.plain}/metrics", trust_env=False).text.splitlines()
-        label = f'preflight_webhook_lookups_total{{result="{result}"}} '
-        return sum(float(line.removeprefix(label)) for line in lines if line.startswith(label))
-
-
-@contextmanager
-def serving(folder: Path, authority: trustme.CA, kubeconfig: Path) -> Iterator[Webhook]:
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
-    (folder / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
-    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    told = folder / "told"
-    with told.open("wb") as out:  # no pipe: nobody reads it
-        process = subprocess.Popen(command, stdout=out, env=environment)
-    try:
-        while not (lines := told.read_text().splitlines()):
-            assert process.poll() is None
-            time.sleep(0.05)
-        port, plain = json.loads(lines[0])["ports"]
-        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-        yield Webhook(f"https://127.0.0.1:{port}/mutate-pod", bundle, f"http://127.0.0.1:{plain}")
-    finally:
-        process.kill()
-        process.wait()
+def lookups(webhook: Webhook, result: str) -> float:
+    lines = httpx.get(f"{webhook.plain}/metrics", trust_env=False).text.splitlines()
+    label = f'preflight_webhook_lookups_total{{result="{result}"}} '
+    return sum(float(line.removeprefix(label)) for line in lines if line.startswith(label))
 
 
 @dataclass(frozen=True)
@@ -108,53 +76,37 @@ def claiming(template: str, **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"generateName": "p-", **metadata}, "spec": spec}
 
 
-def entry(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
+def for_pods(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
     level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
     mine = {"key": "webhook", "operator": "In", "values": [of]}
-    return {
-        "name": f"{name}.nvsentinel.nvidia.com",
-        "clientConfig": {"url": webhook.url + path, "caBundle": webhook.ca},
-        "namespaceSelector": {"matchExpressions": [level, mine]},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-        "sideEffects": "None",
-        "failurePolicy": "Fail",
-        "admissionReviewVersions": ["v1"],
-    }
+    client = {"url": webhook.url + path, "caBundle": webhook.bundle}
+    return entry(client, name, namespaceSelector={"matchExpressions": [level, mine]})
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if (folder := assets()) is None:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
     home, authority = tmp_path_factory.mktemp("apiserver"), trustme.CA()
     rules = [{"level": "Metadata", "userGroups": ["system:masters"]}]
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
     (home / "audit.yaml").write_text(json.dumps(policy))
     more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
     older = [f"resource.k8s.io/{version}=true" for version in ("v1beta1", "v1beta2")]
-    with ApiServer(home, folder, authorization="RBAC", runtime_config=older, more=more) as server:
+    with api_server(home, authorization="RBAC", runtime_config=older, more=more) as server:
         known = server.kubeconfig(home / "kubeconfig")
         stranger = home / "stranger"
         stranger.write_text(known.read_text().replace(server.token, "nobody"))
-        headers = {"Authorization": f"Bearer {server.token}"}
-        trust = ssl.create_default_context(cafile=str(server.ca))
+        folders = [tmp_path_factory.mktemp(name) for name in ("known", "stranger")]
         with (
-            serving(tmp_path_factory.mktemp("known"), authority, known) as webhook,
-            serving(tmp_path_factory.mktemp("stranger"), authority, stranger) as refused,
-            httpx.Client(
-                base_url=server.server, headers=headers, verify=trust, timeout=60, trust_env=False, limits=_MANY
-            ) as api,
+            serving(folders[0], CONFIG, authority=authority, kubeconfig=known) as webhook,
+            serving(folders[1], CONFIG, authority=authority, kubeconfig=stranger) as refused,
+            client_of(server, connections=MEMBERS) as api,
         ):
             made = Cluster(api, webhook, known, server, home / "audit.log")
             entries = [
-                entry("preflight", webhook, "", confined=False, of="known"),
-                entry("confined", webhook, "/confined", confined=True, of="known"),
-                entry("refused", refused, "", confined=False, of="refused"),
+                for_pods("preflight", webhook, "", confined=False, of="known"),
+                for_pods("confined", webhook, "/confined", confined=True, of="known"),
+                for_pods("refused", refused, "", confined=False, of="refused"),
             ]
-            kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-            body = {**kind, "metadata": {"name": "preflight"}, "webhooks": entries}
-            path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
-            assert api.post(path, json=body).status_code == 201
             for name, of, level in (
                 ("open", "known", "privileged"),
                 ("baseline", "known", "baseline"),
@@ -164,9 +116,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 labels = {"webhook": of, LEVEL: level, "resource.kubernetes.io/admin-access": "true"}
                 assert api.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}).is_success
             made.template("open", "gpus", GPUS)
-            end = time.monotonic() + 30
-            while "initContainers" not in made.pod("open", "gpus").json().get("spec", {}):
-                assert time.monotonic() < end, "the API server does not ask the webhook"
+            asking(api, entries, lambda: made.pod("open", "gpus"))
             yield made
 
 
@@ -206,10 +156,10 @@ def test_alternatives_count_when_all_of_them_are_gpus(cluster: Cluster) -> None:
 
 def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
     cluster.template("open", "many", GPUS)
-    before = cluster.webhook.lookups("found")
+    before = lookups(cluster.webhook, "found")
     for _ in range(40):
         check(cluster.pod("open", "many"))
-    assert cluster.webhook.lookups("found") == before + 1
+    assert lookups(cluster.webhook, "found") == before + 1
 
 
 ADMIN = {"name": "look", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"}}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
-import ssl
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,9 +15,10 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pods import cost, pods
-from preflight_e2e.apiserver import ApiServer, assets
 from preflight_webhook.admission import decide
 from preflight_webhook.config import parse
+from served import Webhook, api_server, asking, client_of, entry
+from served import webhook as serving
 
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: late, image: m, placement: last}]
@@ -72,62 +68,28 @@ class Cluster:
                     assert self.api.put(path, json=quota).is_success
 
 
-def entry(url: str, bundle: str, *, confined: bool) -> dict[str, Any]:
+def for_pods(webhook: Webhook, *, confined: bool) -> dict[str, Any]:
     level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
     mine = {"key": "preflight", "operator": "In", "values": ["true"]}
-    return {
-        "name": f"{'confined' if confined else 'open'}.nvsentinel.nvidia.com",
-        "clientConfig": {"url": url + ("/confined" if confined else ""), "caBundle": bundle},
-        "namespaceSelector": {"matchExpressions": [level, mine]},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-        "reinvocationPolicy": "IfNeeded",
-        "sideEffects": "None",
-        "failurePolicy": "Fail",
-        "admissionReviewVersions": ["v1"],
-    }
+    client = {"url": webhook.url + ("/confined" if confined else ""), "caBundle": webhook.bundle}
+    selector = {"matchExpressions": [level, mine]}
+    name = "confined" if confined else "open"
+    return entry(client, name, namespaceSelector=selector, reinvocationPolicy="IfNeeded")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if (folder := assets()) is None:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
-    home, authority = tmp_path_factory.mktemp("webhook"), trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(home / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(home / "tls.crt")
-    (home / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(home / "config.yaml")]
-    command += ["--cert-dir", str(home), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
-    with (home / "told").open("wb") as out:
-        process = subprocess.Popen(command, stdout=out)
-    try:
-        while not (lines := (home / "told").read_text().splitlines()):
-            assert process.poll() is None
-            time.sleep(0.05)
-        url = f"https://127.0.0.1:{json.loads(lines[0])['ports'][0]}/mutate-pod"
-        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-        with ApiServer(tmp_path_factory.mktemp("apiserver"), folder) as server:
-            headers, trust = (
-                {"Authorization": f"Bearer {server.token}"},
-                ssl.create_default_context(cafile=str(server.ca)),
-            )
-            limits = httpx.Limits(max_connections=64)
-            with httpx.Client(
-                base_url=server.server, headers=headers, verify=trust, timeout=30, trust_env=False, limits=limits
-            ) as api:
-                made = Cluster(api)
-                made.prepare()
-                kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-                entries = [entry(url, bundle, confined=confined) for confined in (False, True)]
-                body = {**kind, "metadata": {"name": "preflight"}, "webhooks": entries}
-                assert api.post(f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations", json=body).is_success
-                end = time.monotonic() + 30
-                while "initContainers" not in made.create("bare-checked", gpu_pod()).json().get("spec", {}):
-                    assert time.monotonic() < end, "the API server does not ask the webhook"
-                yield made
-    finally:
-        process.kill()
-        process.wait()
+    homes = [tmp_path_factory.mktemp(name) for name in ("webhook", "apiserver")]
+    with (
+        api_server(homes[1]) as server,
+        serving(homes[0], CONFIG, authority=trustme.CA()) as webhook,
+        client_of(server) as api,
+    ):
+        made = Cluster(api)
+        made.prepare()
+        entries = [for_pods(webhook, confined=confined) for confined in (False, True)]
+        asking(api, entries, lambda: made.create("bare-checked", gpu_pod()))
+        yield made
 
 
 def gpu_pod(**metadata: Any) -> dict[str, Any]:

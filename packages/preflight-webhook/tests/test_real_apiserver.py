@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import ssl
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +12,12 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from preflight_e2e.apiserver import GANG_APIS, ApiServer, assets, version
+from preflight_e2e.apiserver import ASSETS, GANG_APIS, assets, version
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
 from preflight_webhook.admission import decide
 from preflight_webhook.config import parse
+from served import Webhook, api_server, asking, client_of, entry
+from served import webhook as serving
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
@@ -61,69 +58,38 @@ class Cluster:
 
 
 def binary(wanted: str) -> Path:
+    if (now := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     if wanted == "1.35":
         if not (folder := os.environ.get(ASSETS_135)):
             pytest.skip(f"{ASSETS_135} is not set: no kube-apiserver of Kubernetes 1.35")
         return Path(folder) / "kube-apiserver"
-    folder_now = assets()
-    assert folder_now is not None
-    found = folder_now / "kube-apiserver"
+    found = now / "kube-apiserver"
     if (is_version := version(found)) != wanted:
         pytest.skip(f"KUBEBUILDER_ASSETS holds kube-apiserver {is_version}, not {wanted}")
     return found
 
 
 @pytest.fixture(scope="module")
-def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The server as it runs in a cluster; the client configuration that leads to it."""
-    folder, authority = tmp_path_factory.mktemp("webhook"), trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
-    (folder / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
-    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command], stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    port = json.loads(process.stdout.readline())["ports"][0]
-    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-    yield {"url": f"https://127.0.0.1:{port}/mutate-pod", "caBundle": bundle}
-    process.kill()
-    process.communicate()
+def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    with serving(tmp_path_factory.mktemp("webhook"), CONFIG, authority=trustme.CA()) as made:
+        yield made
 
 
 @pytest.fixture(scope="module", params=["1.36", "1.35"])
 def cluster(
-    request: pytest.FixtureRequest, webhook: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, webhook: Webhook, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    if (folder := assets()) is None:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
-    kube_apiserver = binary(request.param)
     gates, groups = GANG_APIS[request.param]
-    home = tmp_path_factory.mktemp(f"apiserver-{request.param}")
-    with ApiServer(home, folder, kube_apiserver=kube_apiserver, feature_gates=gates, runtime_config=groups) as server:
-        entry = {
-            "name": "preflight.nvsentinel.nvidia.com",
-            "clientConfig": webhook,
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-            "reinvocationPolicy": "IfNeeded",
-            "sideEffects": "None",
-            "failurePolicy": "Fail",
-            "admissionReviewVersions": ["v1"],
-        }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-        headers = {"Authorization": f"Bearer {server.token}"}
-        trust = ssl.create_default_context(cafile=str(server.ca))
-        with httpx.Client(base_url=server.server, headers=headers, verify=trust, timeout=20, trust_env=False) as api:
-            made = Cluster(api, request.param)
-            body = {**kind, "metadata": {"name": "preflight"}, "webhooks": [entry]}
-            path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
-            assert api.post(path, json=body).status_code == 201
-            end = time.monotonic() + 30
-            while "initContainers" not in made.create({}, dry_run=True).json().get("spec", {}):
-                assert time.monotonic() < end, "the API server does not ask the webhook"
-            yield made
+    home, how = (
+        tmp_path_factory.mktemp(f"apiserver-{request.param}"),
+        {"feature_gates": gates, "runtime_config": groups},
+    )
+    with api_server(home, kube_apiserver=binary(request.param), **how) as server, client_of(server) as api:
+        made = Cluster(api, request.param)
+        mine = entry({"url": webhook.url, "caBundle": webhook.bundle}, reinvocationPolicy="IfNeeded")
+        asking(api, [mine], lambda: made.create({}, dry_run=True))
+        yield made
 
 
 def created(answer: httpx.Response) -> dict[str, Any]:

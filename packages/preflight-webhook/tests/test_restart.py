@@ -7,19 +7,17 @@ import itertools
 import json
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import trustme
+from served import Webhook, wait_until, webhook
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},
@@ -33,47 +31,23 @@ REVIEW = {
 }
 
 
-@dataclass
-class Replica:
-    process: subprocess.Popen[bytes]
-    url: str
-    plain: str
-
-    def ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.plain}/readyz", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
+def ready(replica: Webhook) -> bool:
+    try:
+        return httpx.get(f"{replica.plain}/readyz", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @dataclass
 class Service:
     """What sends requests only where somebody is ready, as kube-proxy does: a little late."""
 
-    replicas: list[Replica] = field(default_factory=list)
+    replicas: list[Webhook] = field(default_factory=list)
 
-    def drop_when_unready(self, replica: Replica) -> None:
-        while replica.ready():
+    def drop_when_unready(self, replica: Webhook) -> None:
+        while ready(replica):
             time.sleep(0.05)
         self.replicas = [one for one in self.replicas if one is not replica]
-
-
-@contextmanager
-def replica(folder: Path, number: int) -> Iterator[Replica]:
-    told = folder / f"told-{number}"
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
-    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0", "--linger", "2"]
-    with told.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out)
-    try:
-        while not (lines := told.read_text().splitlines()):
-            assert process.poll() is None
-            time.sleep(0.05)
-        port, plain = json.loads(lines[0])["ports"]
-        yield Replica(process, f"https://localhost:{port}/mutate-pod", f"http://127.0.0.1:{plain}")
-    finally:
-        process.kill()
-        process.wait()
 
 
 @dataclass
@@ -106,28 +80,13 @@ class Client:
                 self.answered += 1
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "config.yaml").write_text("checks: [{name: dcgm-diag, image: d}]")
-    return tmp_path
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 40
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def test_a_rolling_restart_under_load_loses_no_admission(folder: Path) -> None:
+def test_a_rolling_restart_under_load_loses_no_admission(tmp_path: Path) -> None:
     authority, service, stop = trustme.CA(), Service(), threading.Event()
-    leaf = authority.issue_cert("localhost")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
+    replica = partial(webhook, tmp_path, "checks: [{name: dcgm-diag, image: d}]", "--linger", "2")
     with ExitStack() as stack:
-        old = [stack.enter_context(replica(folder, number)) for number in range(2)]
+        old = [stack.enter_context(replica(authority=one)) for one in (authority, None)]
         service.replicas = list(old)
         clients = [Client(service, trust, number) for number in range(6)]
         threads = [threading.Thread(target=client.run, args=(stop,)) for client in clients]
@@ -135,8 +94,8 @@ def test_a_rolling_restart_under_load_loses_no_admission(folder: Path) -> None:
             thread.start()
         try:
             wait_until(lambda: min(client.answered for client in clients) > 10)
-            for number, leaving in enumerate(old, 2):
-                successor = stack.enter_context(replica(folder, number))
+            for leaving in old:
+                successor = stack.enter_context(replica())
                 service.replicas = [*service.replicas, successor]
                 leaving.process.send_signal(signal.SIGTERM)
                 service.drop_when_unready(leaving)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.apiserver import ApiServer
 from preflight_e2e.chart_schema import CRD
 from preflight_e2e.helm import INJECTOR, Release
 from preflight_proto.policy import path
 from preflight_webhook import kube
+from served import api_server
 from test_policies import OBSERVE, Cluster, following, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
     """With the chart installed; no kubelet is there to run its pods."""
-    if (folder := assets()) is None:
-        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
-    with ApiServer(tmp_path, folder, authorization="RBAC") as made:
+    with api_server(tmp_path, authorization="RBAC") as made:
         made.define(yaml.safe_load(CRD.read_text()))
         Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install({}, wait=False)
         yield made

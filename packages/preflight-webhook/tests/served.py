@@ -1,0 +1,124 @@
+"""The real webhook as a process, and real API servers that ask it: what the tests of both share."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+
+__all__ = ["Webhook", "api_server", "asking", "client_of", "entry", "wait_until", "webhook"]
+
+PATIENCE = 40.0
+"""Seconds for what ought to happen at once."""
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """``preflight-webhook serve``. ``bundle``: its authority, as a MutatingWebhookConfiguration holds it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    plain: str
+    bundle: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}/mutate-pod"
+
+
+@contextmanager
+def webhook(
+    folder: Path,
+    config: str,
+    *options: str,
+    authority: trustme.CA | None = None,
+    kubeconfig: Path | None = None,
+) -> Iterator[Webhook]:
+    """It serves from ``folder``, with a leaf of ``authority``, or with the pair that is there already."""
+    if authority is not None:
+        leaf = authority.issue_cert("127.0.0.1", "localhost")
+        leaf.private_key_pem.write_to_path(folder / "tls.key")
+        leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    file = folder / "config.yaml"
+    if not file.exists():  # replicas may share a folder
+        file.write_text(config)
+    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(file)]
+    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0", *options]
+    environ = {**os.environ, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig is not None else {})}
+    told = folder / f"told-{time.monotonic_ns()}"
+    with told.open("wb") as out:  # no pipe: nobody reads it
+        process = subprocess.Popen(command, stdout=out, env=environ)
+    try:
+        wait_until(lambda: bool(told.read_text().splitlines()), process)
+        port, plain = json.loads(told.read_text().splitlines()[0])["ports"]
+        bundle = base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
+        yield Webhook(process, port, f"http://127.0.0.1:{plain}", bundle)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Until ``done``, while ``process`` lives."""
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None
+        time.sleep(0.05)
+
+
+@contextmanager
+def api_server(home: Path, **how: Any) -> Iterator[ApiServer]:
+    """A real API server; skips the test, visibly, where there are no binaries. ``how``: as :class:`ApiServer` has it."""
+    if (folder := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    with ApiServer(home, folder, **how) as server:
+        yield server
+
+
+def client_of(server: ApiServer, *, connections: int = 100) -> httpx.Client:
+    """A client with the rights of an administrator."""
+    return httpx.Client(
+        base_url=server.server,
+        headers={"Authorization": f"Bearer {server.token}"},
+        verify=ssl.create_default_context(cafile=str(server.ca)),
+        timeout=60,
+        trust_env=False,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+    )
+
+
+def entry(client: dict[str, Any], name: str = "preflight", **more: Any) -> dict[str, Any]:
+    """One webhook of a MutatingWebhookConfiguration, about every new pod. ``client``: its clientConfig."""
+    return {
+        "name": f"{name}.nvsentinel.nvidia.com",
+        "clientConfig": client,
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "admissionReviewVersions": ["v1"],
+        **more,
+    }
+
+
+def asking(api: httpx.Client, entries: Sequence[dict[str, Any]], pod: Callable[[], httpx.Response]) -> None:
+    """From now on the API server asks about pods. ``pod`` makes one that is to get a check."""
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    body = {**kind, "metadata": {"name": "preflight"}, "webhooks": list(entries)}
+    made = api.post(f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations", json=body)
+    assert made.status_code == 201, made.text
+    wait_until(lambda: "initContainers" in pod().json().get("spec", {}))
