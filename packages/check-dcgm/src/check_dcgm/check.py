@@ -29,9 +29,10 @@ async def probe(run: Run[Settings]) -> Verdict:
     patience = settings.queue_timeout if settings.queue_timeout is not None else TIMEOUTS[settings.level]
     run.restart_deadline(patience + allowed + MARGIN)  # waiting for a neighbour is not the diagnostic's time
 
-    ours = [gpu.uuid for gpu in await run.gpus()]
-    if mig := [uuid for uuid in ours if uuid.startswith("MIG-")]:
+    gpus = await run.gpus()
+    if mig := [gpu for gpu in gpus if gpu.mig]:
         return Verdict(Outcome.SKIPPED, "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}.")
+    ours = [gpu.uuid for gpu in gpus]
 
     async def command(argv: Sequence[str], timeout: float) -> Completed:
         return await run.command(argv, timeout=timeout, terminate=hostengine.ON_TIMEOUT)

@@ -26,7 +26,7 @@ RESERVE: Final = 25.0
 async def probe(run: Run[Settings]) -> Verdict:
     """Reduce over all GPUs of this pod, and find out why where that is slow, wrong or impossible."""
     gpus = await run.gpus()
-    if mig := [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]:
+    if mig := [gpu for gpu in gpus if gpu.mig]:
         return Verdict(
             Outcome.SKIPPED, "MIG", f"NCCL does not run between MIG devices, and this pod was given {len(mig)}."
         )

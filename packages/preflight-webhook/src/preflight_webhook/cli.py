@@ -25,6 +25,7 @@ _ABOUT = """Preflight's mutating admission webhook: injects check init container
   preflight-webhook serve --config FILE --cert-dir DIR     answer the API server
   preflight-webhook explain -f pod.yaml --config FILE      what would happen to this pod, and why
   preflight-webhook validate-config FILE                   every problem of a configuration file
+  preflight-webhook schema                                 JSON Schema of the configuration
   preflight-webhook certs --namespace NS                   keep the serving certificate fresh
 """
 

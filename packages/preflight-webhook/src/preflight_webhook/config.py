@@ -18,7 +18,7 @@ from preflight_proto.policy import Enforcement, Method, OptIn
 
 from .quantities import parse_quantity
 
-__all__ = ["CheckConfig", "Config", "ConfigError", "json_schema", "parse"]
+__all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "parse"]
 
 Name = Annotated[
     str,

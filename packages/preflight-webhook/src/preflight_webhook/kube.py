@@ -1,7 +1,7 @@
 """One HTTPS connection to the API server, from inside the cluster or by a kubeconfig. Knows nothing of Preflight.
 
-Small on purpose: a command that reads and writes three objects needs neither a cache nor the official client's
-190 MB.
+Small on purpose: commands that read and write single objects need neither a cache nor the official client's 190 MB, and what is
+followed (:mod:`.policies`) or asked for (:mod:`.lookups`) while admissions wait has rules of its own.
 """
 
 from __future__ import annotations

@@ -140,7 +140,6 @@ class Owner(_Object):
 
 class Metadata(_Object):
     name: str = ""
-    generate_name: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[Owner] | None = None

@@ -30,6 +30,11 @@ class Gpu:
     name: str
     pci_bus_id: str
 
+    @property
+    def mig(self) -> bool:
+        """Whether it is a slice of a GPU (multi-instance GPU)."""
+        return self.uuid.startswith("MIG-")
+
 
 class GpusUnavailable(Exception):
     """The GPUs cannot be listed, which says nothing about their health. ``reason`` is one sentence."""
