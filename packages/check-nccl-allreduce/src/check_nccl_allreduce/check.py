@@ -116,7 +116,7 @@ async def _equipment(run: Run[Settings]) -> Equipment:
         return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
     run.progress(f"topology: {chosen.why}")
     variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
-    mig = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("MIG-")]
+    mig = [gpu for gpu in gpus if gpu.mig]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
     return Equipment("nccl", len(gpus), gpus, variables, chosen.why if variables else "", trouble)
 
