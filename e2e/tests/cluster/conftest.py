@@ -11,14 +11,8 @@ from preflight_e2e.actors import Place, prepared
 from preflight_e2e.installed import Installed, until
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a test says of its group: with `-n` those of one group run one after the other.
-
-    Releases with a webhook are one group: each of them would change the pods of every namespace that another one's test has opted in.
-    """
-    for item in items:
-        if not any(item.iter_markers("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group("webhooks"))
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "policies: installs no webhook, and so may run beside tests that do")
 
 
 @contextmanager

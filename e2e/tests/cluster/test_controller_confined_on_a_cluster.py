@@ -25,7 +25,7 @@ from preflight_e2e.actors import (
 )
 from preflight_e2e.installed import Installed, until
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("policies")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.policies]
 
 
 def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:

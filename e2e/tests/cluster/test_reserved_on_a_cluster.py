@@ -19,7 +19,7 @@ from preflight_e2e.actors import (
     said,
 )
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("policies")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.policies]
 
 
 # The tenant may do in his namespace whatever its admin may.
