@@ -88,7 +88,8 @@ class Fault(_Row, frozen=True, kw_only=True):
     """``absent``: never come. ``deaf``: their connectors never answer. ``taken``: a port of rank 0 that somebody else holds.
 
     ``patience``: seconds that members wait for each other. ``variables``: of every check. ``within``: seconds from the sealed rosters by
-    which every member has ended. ``logs``: a text that the leader's log has, ``silent``: one that it has not.
+    which every member has ended. ``logs``: a text that the leader's log has, ``silent``: one that it has not. ``spread``: between any two pairs
+    that were measured, at most, as a part of normal: the control that equal links measure alike.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Fault(_Row, frozen=True, kw_only=True):
     blames: tuple[Blame, ...] = ()
     logs: str = ""
     silent: str = ""
+    spread: float | None = None
 
     @property
     def on_links(self) -> bool:

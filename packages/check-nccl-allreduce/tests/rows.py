@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +14,18 @@ from fabric import SwitchedGang
 from gangs import Gang, Member
 from preflight_e2e.fault import Act, Fault
 
-__all__ = ["play", "play_together"]
+__all__ = ["Discarded", "play", "play_together"]
 
 LOADED_WITHIN = 120.0
 """Seconds for torch to be imported, several times at once on whatever machine this is; no row's own time."""
+IDLE = 0.2
+"""Of the processors' time, at least, while links are measured: below it the machine is measured, not the links."""
 GONE = ("kill", "stop")
 """What is done to a member whose own end says nothing."""
+
+
+class Discarded(Exception):
+    """The row did not hold, on a machine too busy for its measurement to count. Says how busy."""
 
 
 def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[str, Future[None]]:
@@ -43,7 +50,7 @@ def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[
 
 
 def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> None:
-    """Raises AssertionError where the row does not hold. Leaves neither process nor network behind.
+    """Raises AssertionError where the row does not hold, or :class:`Discarded`. Leaves neither process nor network behind.
 
     ``loaded`` is called once torch is, before the rosters are sealed.
     """
@@ -64,15 +71,31 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
         for rank in members if row.patience is None else ():
             gang.members[rank].said("torch is loaded", LOADED_WITHIN)
         loaded()
+        before = _processors()
         gang.seal(*members)
         begun = time.monotonic()
-        for act in row.acts:
-            _wait(gang.members[act.of], act.when)
-            if act.does == "start":
-                gang.start(act.member, code=code, **variables)
-                gang.seal(act.member)
-            _do(gang.members[act.member], act)
-        _compare(row, gang, begun)
+        try:
+            for act in row.acts:
+                _wait(gang.members[act.of], act.when)
+                if act.does == "start":
+                    gang.start(act.member, code=code, **variables)
+                    gang.seal(act.member)
+                _do(gang.members[act.member], act)
+            _compare(row, gang, begun)
+        except AssertionError as error:
+            if row.on_links and (idle := _idle(before, _processors())) < IDLE:
+                raise Discarded(f"the processors were idle for {idle:.0%} of the run, less than {IDLE:.0%}") from error
+            raise
+
+
+def _processors() -> tuple[int, int]:
+    """(idle, all) since the machine's start, in ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def _idle(before: tuple[int, int], after: tuple[int, int]) -> float:
+    return (after[0] - before[0]) / max(after[1] - before[1], 1)
 
 
 def _shape(row: Fault, gang: SwitchedGang) -> None:
@@ -157,6 +180,11 @@ def _compare(row: Fault, gang: Gang, begun: float) -> None:
         said = gang.members[0].output
         assert row.logs in said, said
         assert not row.silent or row.silent not in said, said
+        if row.spread is not None:
+            cells = [cell for line in re.findall(r"edges\| \d+ node-\d+·* (.*)", said) for cell in line.split()]
+            percents = [int(one) for cell in cells for one in cell.strip("·").split("/")]
+            assert len(percents) >= row.members - 1, said
+            assert max(percents) - min(percents) <= 100 * row.spread, said
 
 
 def _told(member: Member, row: Fault, rank: int) -> None:

@@ -13,7 +13,7 @@ from fabric import needs_links
 from gangs import needs_torch
 from preflight_e2e.fault import Fault
 from preflight_e2e.scenario import load_faults
-from rows import play, play_together
+from rows import Discarded, play, play_together
 
 ROWS = load_faults()
 MINE = [row for row in ROWS if not row.test]
@@ -21,6 +21,8 @@ AT_ONCE = 2
 """Gangs on loopback that run side by side: most of their time they wait."""
 MEASURED_AT_ONCE = 3
 """Gangs on shaped links that are measured at the same time, and nothing beside them."""
+TRIES = 3
+"""Of a row on shaped links, while it is discarded."""
 
 pytestmark = pytest.mark.timeout(300)  # of which most is waiting for a turn
 
@@ -44,7 +46,10 @@ def loopback(chosen: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def measured(
-    chosen: list[Fault], loopback: dict[str, Future[None]], tmp_path_factory: pytest.TempPathFactory
+    chosen: list[Fault],
+    loopback: dict[str, Future[None]],
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
 ) -> Callable[[Fault], Future[None]]:
     """How a chosen row on shaped links ended. Its test plays it together with the next ones, which then have ended too."""
     rows = [row for row in chosen if row.on_links]
@@ -56,6 +61,11 @@ def measured(
             batch = [one for one in rows if one.id not in ended][:MEASURED_AT_ONCE]
             batch = batch if row in batch else [row]
             ended.update(play_together(batch, lambda one: tmp_path_factory.mktemp(one.id)))
+        for _ in range(TRIES - 1):
+            if not isinstance(why := ended[row.id].exception(), Discarded):
+                break
+            pytestconfig.get_terminal_writer().line(f"{row.id} is played again: {why}")
+            ended.update(play_together([row], lambda one: tmp_path_factory.mktemp(one.id)))
         return ended[row.id]
 
     return end_of
