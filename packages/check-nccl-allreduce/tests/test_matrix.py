@@ -21,7 +21,7 @@ AT_ONCE = 2
 """Gangs on loopback that run side by side: most of their time they wait."""
 MEASURED_AT_ONCE = 3
 """Gangs on shaped links that are measured at the same time, and nothing beside them."""
-TRIES = 3
+TRIES = 4
 """Of a row on shaped links, while it is discarded."""
 
 pytestmark = pytest.mark.timeout(300)  # of which most is waiting for a turn
