@@ -20,7 +20,7 @@ import pytest
 import trustme
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 
-__all__ = ["Webhook", "api_server", "asking", "client_of", "entry", "wait_until", "webhook"]
+__all__ = ["Webhook", "api_server", "asking", "client_of", "entry", "wait_until", "webhook", "write_certificate"]
 
 PATIENCE = 40.0
 """Seconds for what ought to happen at once."""
@@ -40,6 +40,13 @@ class Webhook:
         return f"https://127.0.0.1:{self.port}/mutate-pod"
 
 
+def write_certificate(authority: trustme.CA, folder: Path) -> None:
+    """A leaf for this machine, as the server reads it."""
+    leaf = authority.issue_cert("127.0.0.1", "localhost")
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+
+
 @contextmanager
 def webhook(
     folder: Path,
@@ -50,9 +57,7 @@ def webhook(
 ) -> Iterator[Webhook]:
     """It serves from ``folder``, with a leaf of ``authority``, or with the pair that is there already."""
     if authority is not None:
-        leaf = authority.issue_cert("127.0.0.1", "localhost")
-        leaf.private_key_pem.write_to_path(folder / "tls.key")
-        leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+        write_certificate(authority, folder)
     file = folder / "config.yaml"
     if not file.exists():  # replicas may share a folder
         file.write_text(config)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import trustme
+from served import write_certificate
 from test_fuzz import REVIEW, mutated
-from test_serve import Server, start, write_certificate
+from test_serve import Server, start
 
 COUNT = 10_000
 KEPT = 1_500

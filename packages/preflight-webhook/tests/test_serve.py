@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+from served import write_certificate
 
 GPU_POD = {
     "metadata": {"name": "p"},
@@ -33,12 +34,6 @@ def review(pod: object = GPU_POD, **request: Any) -> dict[str, Any]:
         "kind": "AdmissionReview",
         "request": {"uid": "u-1", "kind": kind, "operation": "CREATE", "namespace": "ml", "object": pod, **request},
     }
-
-
-def write_certificate(authority: trustme.CA, folder: Path) -> None:
-    leaf = authority.issue_cert("localhost")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
 
 
 @dataclass

@@ -6,14 +6,12 @@ import argparse
 import base64
 import http.client
 import json
-import os
 import ssl
-import subprocess
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +22,9 @@ import trustme
 
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 
+from . import served
 from .load import BenchError
 from .reviews import NUMBER, realistic_review
-from .served import add_server
 
 __all__ = ["add_arguments", "quantile", "run"]
 
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--writers", type=int, default=64, help="who create them, each on a connection (%(default)s)")
     parser.add_argument("--gang", type=int, default=128, help="members created at once (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    add_server(parser)
+    served.add_server(parser)
     parser.set_defaults(run=run)
 
 
@@ -254,25 +252,7 @@ def webhook(program: str, folder: Path, server: ApiServer) -> Iterator[tuple[str
     leaf = authority.issue_cert("127.0.0.1")
     leaf.private_key_pem.write_to_path(folder / "tls.key")
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
-    (folder / "config.yaml").write_text(CONFIG)
-    command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
-    command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
-    environ = {**os.environ, "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
-    told = folder / "told"
-    with told.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, env=environ)
-    try:
-        _until(lambda: bool(told.read_text().splitlines()), process)
-        admission, plain = json.loads(told.read_text().splitlines()[0])["ports"]
+    environ = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
+    with served.webhook(program, folder, None, CONFIG, environ) as ours:
         bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-        yield f"https://127.0.0.1:{admission}/mutate-pod", f"http://127.0.0.1:{plain}", bundle
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _until(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    while not done():
-        if process.poll() is not None:
-            raise BenchError(f"preflight-webhook ended with status {process.returncode} at its start.")
-        time.sleep(0.05)
+        yield f"https://{ours.address}{ours.path}", f"http://127.0.0.1:{ours.plain}", bundle

@@ -85,8 +85,9 @@ def _program(name: str) -> str:
 
 
 @contextmanager
-def webhook(program: str, folder: Path, core: int, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
-    """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its certificate is there."""
+def webhook(program: str, folder: Path, core: int | None, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
+    """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its certificate is there; ``core``: see
+    :func:`pinned`."""
     (folder / "config.yaml").write_text(config)
     command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
     command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
@@ -103,16 +104,17 @@ def webhook(program: str, folder: Path, core: int, config: str, environ: Mapping
 
 @contextmanager
 def pinned(
-    command: list[str], core: int, log: Path, environ: Mapping[str, str], *, stderr: int | None = None
+    command: list[str], core: int | None, log: Path, environ: Mapping[str, str], *, stderr: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process on one core from its first instruction: a runtime looks there for how many threads it may use. ``log``: its output."""
+    """A process on one core from its first instruction: a runtime looks there for how many threads it may use. ``core``: None for any;
+    ``log``: its output."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
             stdout=out,
             stderr=stderr,
             env={**os.environ, **environ},
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
         )
     try:
         yield process

@@ -62,15 +62,9 @@ class Lookups:
 
     def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None] | None:
         """What each asks for, where all of them are known already; nobody is asked, and nobody waits."""
-        found: dict[Ref, Claim | None] = {}
-        now = self._clock()
-        for ref in refs:
-            kept = self._kept.get(_key(namespace, ref))
-            if kept is None or kept[0] <= now:
-                return None
-            found[ref] = kept[1]
-        for ref in found:
-            self._kept.move_to_end(_key(namespace, ref))
+        found, unknown = self._recall(namespace, refs)
+        if unknown:
+            return None
         self._count_known(len(found))
         return found
 
@@ -79,17 +73,8 @@ class Lookups:
 
         Where all are known it does not wait: other requests do not get in between.
         """
-        known: dict[Ref, Claim | None] = {}
-        unknown = []
-        for ref in refs:
-            key = _key(namespace, ref)
-            kept = self._kept.get(key)
-            if kept is None or kept[0] <= self._clock():
-                unknown.append(ref)
-                continue
-            self._kept.move_to_end(key)
-            self._count_known()
-            known[ref] = kept[1]
+        known, unknown = self._recall(namespace, refs)
+        self._count_known(len(known))
         if unknown:
             asked = [self._together(_key(namespace, ref), partial(self._fetch, namespace, ref)) for ref in unknown]
             for ref, one in zip(unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True):
@@ -97,6 +82,21 @@ class Lookups:
                     raise one
                 known[ref] = one
         return known
+
+    def _recall(self, namespace: str, refs: Iterable[Ref]) -> tuple[dict[Ref, Claim | None], list[Ref]]:
+        """(what is kept, and so was asked for just now; those of which nothing is)."""
+        found: dict[Ref, Claim | None] = {}
+        unknown = []
+        now = self._clock()
+        for ref in refs:
+            key = _key(namespace, ref)
+            kept = self._kept.get(key)
+            if kept is None or kept[0] <= now:
+                unknown.append(ref)
+                continue
+            self._kept.move_to_end(key)
+            found[ref] = kept[1]
+        return found, unknown
 
     async def close(self) -> None:
         if self._client is not None:
