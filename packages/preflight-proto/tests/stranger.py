@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 
@@ -23,6 +24,26 @@ async def probe(run: Run[Settings]) -> Verdict:
         case "flood":
             done = await run.command(["sh", "-c", "yes | head -c 3000000"], max_output=1000)
             run.progress(f"kept {len(done.stdout)} truncated {done.truncated}")
+        case "daemon":
+            done = await run.command(
+                ["sh", "-c", "echo before; setsid sleep 60 & echo $! > $PID_FILE; sleep 0.2; exit 3"], timeout=30
+            )
+            run.progress(f"said {done.stdout!r} status {done.returncode} timed out {done.timed_out}")
+        case "quiet daemon":
+            await run.command(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $! > $PID_FILE; sleep 0.2"])
+        case "says":
+            done = await run.command(["cat", os.environ["SAID"]])
+            run.progress(done.stdout)
+            finding = Finding("SAID", done.stdout, fatal=False, action=Action.NONE, metadata={"text": done.stdout})
+            return Verdict(
+                Outcome.FAILED, "SAID", done.stdout, (finding,), measured=float("nan"), expected=float("inf")
+            )
+        case "callback":
+            loop, closed = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+            closed.cancel()
+            loop.call_soon(closed.set_result, 1)  # as a listener does that is closed while somebody connects
+            loop.call_soon(dict[str, int]().__getitem__, "lost")
+            await asyncio.sleep(0.01)
         case "missing":
             await run.command(["no-such-tool"])
         case "gpus":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -82,3 +83,39 @@ async def test_without_a_driver_no_gpu_is_called_lost(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
     assert await gpus.lost(GPUS) == {}
+
+
+UNDOES = """
+import os, signal, sys, time
+def undo(*_):
+    open(sys.argv[1], "w").write("undone")
+    os._exit(0)
+signal.signal(signal.SIGTERM, undo)
+open(sys.argv[1], "w").write("begun")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("first", "left"), [(signal.SIGTERM, "undone"), (signal.SIGKILL, "begun")])
+async def test_a_cancelled_tool_gets_the_signal_that_the_caller_chooses_first(
+    tmp_path: Path, first: signal.Signals, left: str
+) -> None:
+    file = tmp_path / "state"
+    asked: list[float] = []
+
+    def choose(elapsed: float) -> signal.Signals:
+        asked.append(elapsed)
+        return first
+
+    async with anyio.create_task_group() as group:
+
+        async def begin() -> None:
+            await child.run([sys.executable, "-c", UNDOES, str(file)], terminate=choose)
+
+        group.start_soon(begin)
+        with anyio.fail_after(20):
+            while not file.exists() or not file.read_text():
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert file.read_text() == left
+    assert len(asked) == 1

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_proto.result import MAX_BYTES, Result, encode_result, from_termination
+from preflight_proto.gang_source import BUILT_IN
+from preflight_proto.result import MAX_BYTES, MAX_GBPS, MAX_SECONDS, Result, encode_result, from_termination
 from preflight_proto.roster import FILE, ContractError, Roster, decode_roster, encode_roster, read_roster
-from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, encode_stamp, gang_hash
+from preflight_proto.stamp import (
+    Stamp,
+    configmap_name,
+    decode_stamp,
+    encode_stamp,
+    gang_hash,
+    gang_id,
+    naming_source,
+)
 
-GOLDEN = Path(__file__).parent / "golden" / "v1"
+GOLDEN = Path(__file__).parent / "golden"
 
-STAMP = Stamp(v=1, id="train/a", source="labels", config_map=configmap_name("ml", "train/a"), takes_part=True, size=4)
+STAMP = Stamp(
+    v=2, id="train/a", source="labels", config_map=configmap_name("ml", "train/a", "labels"), takes_part=True, size=4
+)
 WAIT = Roster(v=1, pod_uid="u-1", generation=3, epoch=7, answer="wait", missing=("pod-2: Unschedulable",))
 SEALED = Roster(
     v=1,
@@ -45,32 +58,51 @@ RESULT = Result(
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("stamp", encode_stamp(STAMP)),
-        ("roster-wait", encode_roster(WAIT)),
-        ("roster-sealed", encode_roster(SEALED)),
-        ("result", encode_result(RESULT).decode()),
+        ("v2/stamp", encode_stamp(STAMP)),
+        ("v1/roster-wait", encode_roster(WAIT)),
+        ("v1/roster-sealed", encode_roster(SEALED)),
+        ("v1/result", encode_result(RESULT).decode()),
     ],
 )
-def test_encodings_of_version_1_never_change(name: str, data: str) -> None:
+def test_encodings_of_a_version_never_change(name: str, data: str) -> None:
     assert data == (GOLDEN / f"{name}.json").read_text().rstrip("\n")
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_successor_is_another_member(rank: int) -> None:
+    told = msgspec.structs.replace(SEALED, successors=((1, "10.0.1.6"),))
+    assert decode_roster(encode_roster(told)) == told
+    with pytest.raises(ContractError, match="successors are of ranks"):
+        decode_roster(encode_roster(told).replace("[[1,", f"[[{rank},"))
+
+
 def test_golden_documents_read_back() -> None:
-    assert decode_stamp((GOLDEN / "stamp.json").read_text()) == STAMP
-    assert decode_roster((GOLDEN / "roster-wait.json").read_text()) == WAIT
-    assert decode_roster((GOLDEN / "roster-sealed.json").read_text()) == SEALED
-    assert from_termination("nccl-loopback", (GOLDEN / "result.json").read_text(), 1) == RESULT
+    assert decode_stamp((GOLDEN / "v2/stamp.json").read_text()) == STAMP
+    before = decode_stamp((GOLDEN / "v1/stamp.json").read_text())
+    assert before.config_map == configmap_name("ml", before.id, naming_source(before))
+    assert decode_roster((GOLDEN / "v1/roster-wait.json").read_text()) == WAIT
+    assert decode_roster((GOLDEN / "v1/roster-sealed.json").read_text()) == SEALED
+    assert from_termination("nccl-loopback", (GOLDEN / "v1/result.json").read_text(), 1) == RESULT
+
+
+def test_a_result_says_whom_it_blames_only_where_it_blames_somebody() -> None:
+    assert b"blames" not in encode_result(RESULT)
+    blaming = encode_result(msgspec.structs.replace(RESULT, blames="NODE_SLOW\n" + "x" * 100))
+    read = from_termination("nccl-loopback", blaming.decode(), 1)
+    assert isinstance(read.blames, str)
+    assert read.blames.startswith("NODE_SLOW x")
+    assert len(read.blames) == 64
 
 
 def test_readers_ignore_unknown_fields() -> None:
     assert decode_stamp(json.dumps({**json.loads(encode_stamp(STAMP)), "later": [1]})) == STAMP
 
 
-@pytest.mark.parametrize("decode", [decode_stamp, decode_roster])
-def test_a_higher_version_is_refused_by_name(decode: object) -> None:
+@pytest.mark.parametrize(("decode", "known"), [(decode_stamp, 2), (decode_roster, 1)])
+def test_a_higher_version_is_refused_by_name(decode: object, known: int) -> None:
     assert callable(decode)
-    with pytest.raises(ContractError, match="version 2 is newer than 1"):
-        decode('{"v":2}')
+    with pytest.raises(ContractError, match=f"version {known + 1} is newer than {known}"):
+        decode(f'{{"v":{known + 1}}}')
 
 
 @given(st.binary())
@@ -85,32 +117,59 @@ def test_a_sealed_roster_is_complete_or_refused() -> None:
         decode_roster('{"v":1,"pod_uid":"u","generation":1,"epoch":1,"answer":"sealed","rank":0}')
 
 
-@given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
-def test_config_map_names_are_valid_and_tell_ids_apart(one: str, other: str) -> None:
-    name = configmap_name("ns", one)
+SOURCES = st.sampled_from([*BUILT_IN, "jobSet", "kueueworkload"])
+IDS = st.one_of(
+    st.text(min_size=1, max_size=400), st.sampled_from(["train", "train.labels", "train-labels", "train-job"])
+)
+
+
+@given(IDS, IDS, SOURCES, SOURCES)
+def test_config_map_names_are_valid_and_tell_gangs_apart(one: str, other: str, by: str, by_other: str) -> None:
+    name = configmap_name("ns", one, by)
     assert len(name) <= 253
-    assert name.removeprefix("preflight-")
-    assert all(c.isascii() and (c.isdigit() or c.islower() or c == "-") for c in name)
-    if one != other:
-        assert name != configmap_name("ns", other)
+    assert re.fullmatch(r"preflight-[a-z0-9-]*[a-z0-9](\.[a-z]([a-z-]*[a-z])?)?", name)
+    if (one, by) != (other, by_other):
+        assert name != configmap_name("ns", other, by_other)
+        assert gang_hash("ns", one, by) != gang_hash("ns", other, by_other)
+        assert gang_id(by, one) != gang_id(by_other, other)
 
 
+@pytest.mark.parametrize("by", ["labels", "schedulingGroup"])
 @pytest.mark.parametrize(("one", "other"), [("pg.1", "pg-1"), ("A", "a"), ("x" * 300, "x" * 301)])
-def test_ids_that_sanitise_alike_get_names_of_their_own(one: str, other: str) -> None:
-    assert configmap_name("ns", one) != configmap_name("ns", other)
+def test_ids_that_sanitise_alike_get_names_of_their_own(one: str, other: str, by: str) -> None:
+    assert configmap_name("ns", one, by) != configmap_name("ns", other, by)
 
 
 def test_an_id_cannot_be_written_so_as_to_take_the_hashed_name_of_another() -> None:
-    victim = configmap_name("ns", "pg.1")
-    assert configmap_name("ns", victim.removeprefix("preflight-")) != victim
+    victim = configmap_name("ns", "pg.1", "schedulingGroup")
+    assert configmap_name("ns", victim.removeprefix("preflight-"), "schedulingGroup") != victim
 
 
-def test_a_plain_id_keeps_the_name_of_the_adr() -> None:
-    assert configmap_name("ns", "myworkload-group1") == "preflight-myworkload-group1"
+def test_a_plain_id_of_kubernetes_own_gangs_keeps_the_name_of_the_adr() -> None:
+    assert configmap_name("ns", "myworkload-group1", "schedulingGroup") == "preflight-myworkload-group1"
+
+
+@pytest.mark.parametrize(("source", "name"), [("volcano", "volcano"), ("kueueWorkload", "kueue-workload")])
+def test_the_name_of_any_other_gang_says_its_source(source: str, name: str) -> None:
+    assert configmap_name("ns", "train", source) == f"preflight-train.{name}"
+
+
+def test_a_stamp_of_version_1_means_the_names_of_its_time() -> None:
+    stamp = decode_stamp(b'{"v":1,"id":"train","source":"labels","config_map":"preflight-train","takes_part":true}')
+    assert naming_source(stamp) == ""
+    assert configmap_name("ns", "train", "") == "preflight-train"
+    assert gang_hash("ns", "train", "") == "30507db764687818"
+    assert naming_source(STAMP) == "labels"
+
+
+@pytest.mark.parametrize("source", ["", "../../secrets", "a:b", "labels\n", "x" * 51])
+def test_a_source_is_a_word(source: str) -> None:
+    with pytest.raises(ContractError, match="source"):
+        decode_stamp(encode_stamp(msgspec.structs.replace(STAMP, source=source)))
 
 
 def test_gang_labels_differ_between_namespaces() -> None:
-    assert gang_hash("a", "g") != gang_hash("b", "g")
+    assert gang_hash("a", "g", "labels") != gang_hash("b", "g", "labels")
 
 
 @given(st.text(max_size=3000), st.text(max_size=1000), st.text(max_size=200))
@@ -154,3 +213,72 @@ def test_no_roster_yet_is_none(tmp_path: Path) -> None:
     assert read_roster(tmp_path, "u-1") is None
     (tmp_path / FILE).write_text("")
     assert read_roster(tmp_path, "u-1") is None
+
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e308, -1e308, 1e400, -1.0])
+
+
+@given(seconds=NUMBERS, measured=st.none() | NUMBERS, expected=st.none() | NUMBERS)
+def test_numbers_of_a_result_are_finite_and_bounded_when_written_and_when_read(
+    seconds: float, measured: float | None, expected: float | None
+) -> None:
+    claimed = Result(
+        v=1, check="c", outcome="failed", code="X", gated=True, duration=seconds, measured=measured, expected=expected
+    )
+    written = json.loads(encode_result(claimed))
+    foreign = json.dumps(
+        {"v": 1, "check": "c", "outcome": "failed", "code": "X", "gated": True, "duration": seconds}
+        | {"measured": measured, "expected": expected}
+    ).replace("Infinity", "1e999")
+    read = from_termination("c", foreign, 1)
+    for duration, *bandwidths in (
+        (written["duration"], written["measured"], written["expected"]),
+        (read.duration, read.measured, read.expected),
+    ):
+        assert 0 <= duration <= MAX_SECONDS
+        assert all(value is None or 0 <= value <= MAX_GBPS for value in bandwidths)
+
+
+@given(st.text(st.characters(exclude_categories=())), st.text())
+def test_texts_of_a_result_are_printable_when_written_and_when_read(ours: str, theirs: str) -> None:
+    mine = Result(v=1, check="c", outcome="failed", code=ours, gated=True, duration=1.0, subject=ours, reason=ours)
+    mine = msgspec.structs.replace(mine, details={ours: ours})
+    written = json.loads(encode_result(mine))
+    assert all(written[name].isprintable() for name in ("code", "subject", "reason"))
+    assert all(text.isprintable() for detail in written.get("details", {}).items() for text in detail)
+    claimed = json.dumps(
+        {"v": 1, "check": "c", "outcome": "failed", "code": theirs, "gated": True, "duration": 1, "reason": theirs}
+        | {"details": {f"{theirs}{i}": theirs for i in range(40)}}
+    )
+    read = from_termination("c", claimed, 1)
+    assert read.code.isprintable()
+    assert read.reason.isprintable()
+    assert read.details is not msgspec.UNSET
+    assert len(read.details) <= 16
+    assert all(text.isprintable() for detail in read.details.items() for text in detail)
+    assert from_termination("c", theirs, 1).reason.isprintable()
+
+
+@given(st.text(max_size=900), st.dictionaries(st.text(max_size=20), st.text(max_size=60), max_size=8))
+def test_a_result_with_details_fits_and_reads_back(reason: str, details: dict[str, str]) -> None:
+    result = Result(
+        v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0, reason=reason, details=details
+    )
+    data = encode_result(result)
+    assert len(data) <= MAX_BYTES
+    assert from_termination("c", data.decode(), 0).outcome == "passed"
+
+
+def test_details_of_a_usual_pass_are_kept() -> None:
+    details = {"model": "NVIDIA H100 80GB HBM3", "gpus": "8", "links": "nvlink", "size": "1G", "nccl": "2.28.7"}
+    result = Result(
+        v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0, reason="x" * 700, details=details
+    )
+    assert from_termination("c", encode_result(result).decode(), 0).details == details
+
+
+def test_a_check_under_another_name_has_not_passed_because_it_only_observes() -> None:
+    foreign = encode_result(msgspec.structs.replace(RESULT, check="dcgm-diag", outcome="failed", gated=False)).decode()
+    read = from_termination("gpu-health", foreign, 0)
+    assert (read.check, read.outcome, read.code) == ("gpu-health", "inconclusive", "BAD_RESULT")
+    assert "speaks of the check 'dcgm-diag'; give the check this name" in read.reason

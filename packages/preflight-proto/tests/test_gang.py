@@ -164,7 +164,7 @@ def test_a_roster_for_another_pod_is_no_answer(start: Start, folder: RosterFolde
     folder.answer(sealed(uid="uid-of-an-earlier-pod"))
     ran = start(GANG_TIMEOUT="1s").ended()
     assert (ran.exit_code, ran.result.code) == (1, "GANG_TIMEOUT")
-    assert "no answer from the gang controller yet" in ran.result.reason
+    assert "no answer from the gang controller yet; is preflight-gang running" in ran.result.reason
 
 
 def test_a_gang_that_does_not_come_is_inconclusive_and_says_who_is_missing_and_why(

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Action
-from preflight_proto.check.nccl import Kind, classify, environment, unusual_variables
+from preflight_proto.check.nccl import (
+    Kind,
+    bends,
+    classify,
+    clean_environment,
+    environment,
+    transport_variables,
+    unusual_variables,
+    wishes,
+)
 
 INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
 SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
@@ -48,6 +57,23 @@ LINES = [
         "DRIVER_MISMATCH",
         Kind.ENVIRONMENT,
         "h: Test CUDA failure common.cu:1 'CUDA driver version is insufficient for CUDA runtime version'",
+    ),
+    *(
+        ("GPU_OCCUPIED", Kind.ENVIRONMENT, f"h: Test CUDA failure common.cu:941 '{words}'")
+        for words in (
+            "CUDA-capable device(s) is/are busy or unavailable",
+            "all CUDA-capable devices are busy or unavailable",
+        )
+    ),
+    (
+        "GPU_NOT_VISIBLE",
+        Kind.ENVIRONMENT,
+        "h:1:2 [3] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+    ),
+    (
+        "LIBRARY_MISSING",
+        Kind.ENVIRONMENT,
+        "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open shared object file: No such file",
     ),
     ("GPU_MEMORY", Kind.ENVIRONMENT, "h: Test CUDA failure common.cu:1 'out of memory'"),
     ("BOOTSTRAP", Kind.ENVIRONMENT, REFUSED),
@@ -167,13 +193,24 @@ def test_what_would_join_or_redirect_is_never_inherited() -> None:
             "NCCL_DEBUG_FILE",
             "NCCL_DEBUG",
             "TORCH_NCCL_BLOCKING_WAIT",
+            "TORCH_NCCL_USE_COMM_NONBLOCKING",
+            "NCCL_ASYNC_ERROR_HANDLING",
+            "NCCL_BLOCKING_WAIT",
+            "NCCL_DESYNC_DEBUG",
             "OMPI_COMM_WORLD_RANK",
             "NCCL_LOOPBACK_SIZE",
         ],
         "x",
     )
     kept = environment({**theirs, "PATH": "/bin", "NCCL_IB_HCA": "mlx5"}, CUDA_VISIBLE_DEVICES="0")
-    assert kept == {"PATH": "/bin", "NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0"}
+    ours = {"NCCL_DEBUG": "WARN", "NCCL_CONF_FILE": "/dev/null", "HOME": "/tmp", "CUDA_VISIBLE_DEVICES": "0"}
+    ours |= {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}
+    assert kept == {"PATH": "/bin", "NCCL_IB_HCA": "mlx5", **ours}
+
+
+def test_settings_files_of_a_home_folder_are_not_read() -> None:
+    kept = environment({"HOME": "/data/tenant"})
+    assert (kept["HOME"], kept["NCCL_CONF_FILE"]) == ("/tmp", "/dev/null")
 
 
 def test_only_variables_that_can_slow_a_healthy_node_are_unusual() -> None:
@@ -189,3 +226,101 @@ def test_only_variables_that_can_slow_a_healthy_node_are_unusual() -> None:
     ours = ["NCCL_LOOPBACK_SIZE", "NCCL_ALLREDUCE_THRESHOLD_GBPS", "NCCL_DEBUG", "PATH"]
     assert unusual_variables([*harmless, *ours]) == []
     assert unusual_variables(["NCCL_P2P_DISABLE", "NCCL_ALGO"]) == ["NCCL_ALGO", "NCCL_P2P_DISABLE"]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "name"),
+    [
+        ("ib", "NCCL_IB_QPS_PER_CONNECTION"),
+        ("ib", "NCCL_IB_ADAPTIVE_ROUTING"),
+        ("roce", "NCCL_NET_GDR_LEVEL"),
+        ("efa", "NCCL_P2P_NET_CHUNKSIZE"),
+        ("tcpxo", "NCCL_FASTRAK_CTRL_DEV"),
+        ("tcpxo", "NCCL_CROSS_NIC"),
+        ("tcpxo", "NCCL_NVLS_ENABLE"),
+    ],
+)
+def test_what_a_fabrics_vendor_has_everybody_set_is_usual_there_and_nowhere_else(fabric: str, name: str) -> None:
+    assert unusual_variables([name, "NCCL_P2P_DISABLE"], fabric) == ["NCCL_P2P_DISABLE"]
+    assert unusual_variables([name]) == [name]
+
+
+def test_torchs_old_names_excuse_nothing() -> None:
+    assert unusual_variables(["NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG"]) == []
+
+
+def test_the_log_has_what_steers_nccl_between_nodes_on_one_line() -> None:
+    given = {"NCCL_IB_HCA": "mlx5", "FI_PROVIDER": "efa", "TOKEN": "x", "NCCL_DEBUG": "WARN", "NCCL_NET": "a\nb"}
+    assert transport_variables(given) == ["FI_PROVIDER=efa", "NCCL_IB_HCA=mlx5", "NCCL_NET=a b"]
+    assert len(transport_variables({"NCCL_IB_HCA": "x" * 10_000})[0]) < 200
+
+
+def test_a_clean_environment_holds_nothing_of_the_workload() -> None:
+    given = dict.fromkeys(("PATH", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES"), "x")
+    theirs = (
+        "NCCL_ALGO",
+        "UCX_TLS",
+        "OMPI_MCA_btl",
+        "LD_PRELOAD",
+        "CUDA_LAUNCH_BLOCKING",
+        "API_TOKEN",
+        "HOME",
+        "FI_PROVIDER",
+    )
+    clean = clean_environment(given | dict.fromkeys(theirs, "y"), CUDA_VISIBLE_DEVICES="GPU-1")
+    ours = {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "GPU-1", "HOME": "/tmp", "NCCL_CONF_FILE": "/dev/null"}
+    assert clean == given | ours
+
+
+def test_wishes_are_what_nccl_would_heed_and_those_that_bend_a_node_come_first() -> None:
+    environ = {
+        "NCCL_IB_HCA": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "UCX_TLS": "tcp",
+        "NCCL_COMM_ID": "x",
+        "NCCL_TESTS_DEVICE": "0",
+        "PATH": "/",
+    }
+    assert list(wishes(environ)) == ["NCCL_P2P_DISABLE", "NCCL_IB_HCA", "UCX_TLS"]
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_TOPO_FILE", "NCCL_FOO", "NCCL_CUMEM_ENABLE"]
+)
+def test_what_is_not_about_the_network_may_bend_a_node(name: str) -> None:
+    assert bends(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_IB_TIMEOUT",
+        "NCCL_IB_PCI_RELAXED_ORDERING",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_CROSS_NIC",
+        "NCCL_FASTRAK_NUM_FLOWS",
+        "NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_DEBUG",
+        "UCX_TLS",
+    ],
+)
+def test_what_is_about_the_network_does_not(name: str) -> None:
+    assert not bends(name)
+
+
+def test_a_service_of_the_namespace_is_no_setting_of_nccl() -> None:
+    service = ["NCCL_X_SERVICE_HOST", "NCCL_X_SERVICE_PORT", "NCCL_X_SERVICE_PORT_HTTP", "NCCL_X_PORT", "NCCL_X_PORT_80_TCP",
+               "NCCL_X_PORT_80_TCP_ADDR", "NCCL_X_PORT_53_UDP_PROTO"]  # fmt: skip
+    assert unusual_variables(service) == []
+    assert not environment(dict.fromkeys(service, "x")).keys() & set(service)
+    assert unusual_variables(["NCCL_IB_RESILIENCY_PORT_FAILOVER"]) == ["NCCL_IB_RESILIENCY_PORT_FAILOVER"]
+
+
+def test_a_named_card_that_is_not_there_is_found_among_what_nccl_narrates() -> None:
+    told = ["h:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9", "h:1:2 [0] NCCL INFO NET/IB : No device found."]
+    failed = "h:1:2 [0] NCCL WARN Error: network IB not found."
+    error = classify("\n".join([*told, failed]))
+    assert error is not None
+    assert error.code == "NO_SUCH_HCA"
+    assert classify("\n".join([told[1], failed])) is None  # nobody named one
+    assert classify("\n".join([*told, "h:1:2 [0] NCCL INFO Using network Socket"])) is None  # it went on without

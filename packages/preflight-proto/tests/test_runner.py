@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,6 +49,73 @@ def test_observe_measures_reports_store_only_and_lets_the_pod_start(connector: F
     assert connector.events[0].processing_strategy.name == "STORE_ONLY"
 
 
+@pytest.mark.parametrize(
+    ("variables", "code"),
+    [
+        ({"LEAST_GIB": "many"}, "MISCONFIGURED"),
+        ({"NODE_NAME": ""}, "MISCONFIGURED"),
+        ({"GO": "missing"}, "TOOL_MISSING"),
+        ({"GO": "wrong", "ON_INCONCLUSIVE": "block"}, "INTERNAL_ERROR"),
+        ({"GO": "hang", "CHECK_TIMEOUT": "1s", "ON_INCONCLUSIVE": "block"}, "CHECK_TIMEOUT"),
+    ],
+)
+def test_whatever_comes_of_it_observe_exits_0_and_the_result_says_what(
+    connector: FakeConnector, tmp_path: Path, variables: dict[str, str], code: str
+) -> None:
+    ran = run(connector, tmp_path, GATE=" observe", PID_FILE=str(tmp_path / "pid"), **variables)
+    assert (ran.exit_code, ran.result.code, ran.result.gated) == (0, code, False)
+    assert ran.lines[-1].endswith("exit 0 (observe: not gated)")
+
+
+def test_a_misspelt_gate_is_a_misconfiguration_that_holds_the_pod_back(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    ran = run(connector, tmp_path, GATE="obsrve")
+    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (2, "misconfigured", True)
+    assert (
+        ran.result.reason
+        == 'GATE: "obsrve" is not enforce or observe; set enforce or observe, or remove it to use enforce.'
+    )
+
+
+@pytest.mark.parametrize(("gate", "exit_code"), [("observe", 0), ("enforce", 2)])
+def test_an_argument_counts_as_a_misconfiguration(
+    connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
+) -> None:
+    ran = run_check([*STRANGER, "--level=2"], connector, tmp_path, {"GATE": gate}, check="tmp-space")
+    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (exit_code, "misconfigured", gate == "enforce")
+    assert "takes no arguments, found '--level=2'" in ran.result.reason
+
+
+@pytest.mark.parametrize(("gate", "exit_code"), [("observe", 0), ("enforce", 1)])
+def test_a_mistake_of_the_kit_itself_is_inconclusive_and_never_holds_an_observed_pod_back(
+    connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
+) -> None:
+    broken = (
+        "import runpy, sys; from preflight_proto.check import runner\n"
+        "def events(*_): raise KeyError('broken')\n"
+        "runner.events = events; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    )
+    argv = [sys.executable, "-c", broken, STRANGER[1]]
+    ran = run_check(argv, connector, tmp_path, {"GATE": gate}, check="tmp-space")
+    assert (ran.exit_code, ran.result.code, ran.result.gated) == (exit_code, "INTERNAL_ERROR", gate == "enforce")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(("gate", "exit_code"), [("observe", 0), ("enforce", 1)])
+def test_an_observed_check_that_is_told_to_stop_exits_0(
+    connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
+) -> None:
+    pid_file = tmp_path / "pid"
+    given = environment(connector, tmp_path, {"GO": "hang", "PID_FILE": str(pid_file), "GATE": gate})
+    with subprocess.Popen(STRANGER, env=given, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        process.send_signal(signal.SIGTERM)
+        assert "inconclusive TERMINATED" in process.stdout.read()
+    assert process.returncode == exit_code
+
+
 def test_the_strategy_is_passed_on_and_changes_no_exit_status(connector: FakeConnector, tmp_path: Path) -> None:
     ran = run(connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE")
     assert ran.exit_code == 1
@@ -72,6 +140,15 @@ def test_an_unexpected_exception_is_inconclusive(
     assert "unexpected KeyError at stranger.py" in ran.lines[-1]
     [event] = connector.events
     assert not event.is_fatal
+
+
+def test_what_goes_wrong_in_a_callback_of_the_event_loop_is_one_line_and_no_traceback(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    ran = run(connector, tmp_path, GO="callback")
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    said = [line for line in ran.lines if "event loop" in line]
+    assert said == ["unexpected in the event loop: KeyError: 'lost'; the verdict stands"]
 
 
 def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path) -> None:
@@ -108,10 +185,13 @@ def test_each_kind_of_block_has_its_own_exit_status(outcome: Outcome, code: str,
     assert exit_status(check, verdict, read(KitSettings, environ)) == status
 
 
-def test_a_missing_tool_is_inconclusive_and_named(connector: FakeConnector, tmp_path: Path) -> None:
-    ran = run(connector, tmp_path, GO="missing")
-    assert ran.result.code == "TOOL_MISSING"
-    assert "no-such-tool is not on PATH" in ran.lines[-1]
+@pytest.mark.parametrize("on_inconclusive", ["block", "allow"])
+def test_a_missing_tool_is_misconfigured_and_named_with_its_image(
+    connector: FakeConnector, tmp_path: Path, on_inconclusive: str
+) -> None:
+    ran = run(connector, tmp_path, GO="missing", ON_INCONCLUSIVE=on_inconclusive)
+    assert (ran.exit_code, ran.result.code) == (2, "TOOL_MISSING")
+    assert "no-such-tool is not on PATH in the image preflight-tmp-space" in ran.lines[-1]
 
 
 def test_a_spent_deadline_is_inconclusive_and_leaves_no_process(connector: FakeConnector, tmp_path: Path) -> None:
@@ -149,9 +229,11 @@ def test_output_is_bounded(connector: FakeConnector, tmp_path: Path) -> None:
 def test_without_any_gpu_the_run_is_inconclusive(connector: FakeConnector, tmp_path: Path) -> None:
     ran = run(connector, tmp_path, GO="gpus", PATH="/usr/bin:/bin")
     assert ran.result.code == "NO_GPU"
+    assert "runtimeClassName" in ran.lines[-1]
+    assert ran.lines[-1].endswith("DRA driver. exit 1")
 
 
-@pytest.mark.parametrize(("expected", "code"), [("2", "OK"), ("3", "GPU_COUNT")])
+@pytest.mark.parametrize(("expected", "code"), [("2", "OK"), ("3", "GPU_MISSING"), ("1", "GPU_COUNT")])
 def test_gpus_are_found_by_nvidia_smi_and_counted(
     connector: FakeConnector, tmp_path: Path, expected: str, code: str
 ) -> None:
@@ -171,6 +253,24 @@ def test_a_hanging_connector_changes_no_verdict(connector: FakeConnector, tmp_pa
     assert any("the verdict stands" in line for line in ran.lines)
 
 
+def test_who_reads_the_result_learns_that_nothing_was_reported_and_why(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nobody.sock"
+    ran = run_check(STRANGER, nowhere, tmp_path, {}, check="tmp-space")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "passed", "OK")
+    said = f"not reported (platform connector at {nowhere}: there is no such socket): /tmp has "
+    assert ran.result.reason.startswith(said)
+    assert run(connector, tmp_path).result.reason.startswith("/tmp has ")
+
+
+def test_the_log_says_how_much_of_the_time_was_its_tools(connector: FakeConnector, tmp_path: Path) -> None:
+    [line] = [line for line in run(connector, tmp_path).lines if line.startswith("took ")]
+    whole, runs, tools = (float(word) for word in re.findall(r"\d+(?:\.\d+)?", line))
+    assert runs == 1
+    assert 0 < tools < whole
+
+
 def test_an_unwritable_result_changes_no_verdict(connector: FakeConnector, tmp_path: Path) -> None:
     ran = run(connector, tmp_path, PREFLIGHT_RESULT_PATH="/nowhere/log")
     assert ran.exit_code == 0
@@ -187,6 +287,13 @@ def test_help_is_a_manual() -> None:
         "Exit status",
     ):
         assert word in done.stdout
+
+
+def test_help_says_the_checks_own_defaults() -> None:
+    done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    for variable, default in (("CHECK_TIMEOUT", "20s"), ("ON_INCONCLUSIVE", "block")):
+        assert lines[lines.index(f"  {variable}") + 1].endswith(f"default: {default}")
 
 
 def test_arguments_are_refused() -> None:

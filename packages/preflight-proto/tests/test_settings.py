@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from preflight_proto.check.settings import (
     SettingsError,
     duration,
+    endpoints,
     gbps,
     one_of,
     read,
     setting,
     text,
     text_list,
+    told_once,
     whole_number,
 )
 
@@ -71,3 +73,56 @@ def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
 def test_a_bandwidth_is_a_positive_finite_number(value: str) -> None:
     with pytest.raises(SettingsError, match="FLOOR"):
         read(Settings, {"ADDRESS": "a:1", "FLOOR": value})
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("10.0.0.1:5555", "10.0.0.1:5555"),
+        ("fd00::1:5555", "[fd00::1]:5555"),
+        ("::1:5555", "[::1]:5555"),
+        ("[fd00::1]:5555", "[fd00::1]:5555"),
+        ("engine.example:5555", "engine.example:5555"),
+        ("engine", "engine"),
+    ],
+)
+def test_an_ipv6_address_gets_the_brackets_that_part_it_from_its_port(raw: str, expected: str) -> None:
+    assert endpoints().parse(raw) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("variable", "raw"),
+    [
+        ("FLOOR", "nan"),
+        ("FLOOR", "inf"),
+        ("FLOOR", "1e308"),
+        ("FLOOR", "9" * 5000),
+        ("WAIT", "9" * 400 + "h"),
+        ("WAIT", "9" * 5000 + "h"),
+        ("WAIT", "1000000h"),
+        ("LEVEL", "9" * 5000),
+        ("COUNT", "9" * 30),
+        ("ADDRESS", "host\x1b[2J:1"),
+        ("ADDRESS", "host\u202e:1"),
+        ("ADDRESS", "host\udcff:1"),
+        ("TOOLS", "a,b\x00"),
+    ],
+)
+def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sentence(variable: str, raw: str) -> None:
+    @dataclass(frozen=True)
+    class Counting(Settings):
+        count: int | None = setting("COUNT", whole_number(0), default=None)
+
+    with pytest.raises(SettingsError) as caught:
+        read(Counting, {"ADDRESS": "host:1"} | {variable: raw})
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{variable}: ")
+    assert problem.isprintable()
+    assert len(problem) < 300
+
+
+def test_a_variable_that_two_groups_of_settings_read_is_told_once_as_by_the_one_that_needs_it() -> None:
+    assert told_once(["A: no; set 1, or remove it.", "B: no; set 2.", "A: no; set 1."]) == [
+        "A: no; set 1.",
+        "B: no; set 2.",
+    ]

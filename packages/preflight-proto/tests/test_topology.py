@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 
 import anyio
 import pytest
+from preflight_proto import names
 from preflight_proto.check import Inconclusive, SettingsError
 from preflight_proto.check.settings import read
 from preflight_proto.check.topology import Topology, TopologySettings, find_topology, not_built_in
@@ -118,6 +120,42 @@ def test_the_workload_s_own_file_comes_first() -> None:
 )
 def test_where_there_is_no_file_nccl_finds_out_and_it_is_said_why(variables: dict[str, str], why: str) -> None:
     assert find({}, **variables) == Topology(None, why)
+
+
+@pytest.fixture
+def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(names, "USER_TOPOLOGY_DIR", str(tmp_path))
+    return tmp_path
+
+
+def moved(file: Path) -> dict[str, str]:
+    return {"NCCL_TOPO_FILE": str(file), "PREFLIGHT_USER_TOPOLOGY": "/etc/nccl/h100.xml"}
+
+
+def test_a_file_that_was_moved_goes_by_the_workloads_own_path(volume: Path) -> None:
+    (volume / "..data").mkdir()
+    (volume / "..data/h100.xml").write_text("<system/>")
+    (volume / "h100.xml").symlink_to("..data/h100.xml")  # as the kubelet mounts a ConfigMap
+    found = find(moved(volume / "h100.xml"))
+    assert found == Topology(str(volume / "h100.xml"), "/etc/nccl/h100.xml, the workload's NCCL_TOPO_FILE")
+
+
+@pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder", "nothing"])
+def test_a_file_of_the_workload_is_a_regular_file_of_its_volume(volume: Path, kind: str) -> None:
+    file = volume / "h100.xml"
+    match kind:
+        case "link":
+            file.symlink_to("/etc/hostname")
+        case "loop":
+            file.symlink_to(file)
+        case "pipe":
+            os.mkfifo(file)
+        case "folder":
+            file.mkdir()
+    with pytest.raises(Inconclusive) as raised:
+        find(moved(file))
+    assert raised.value.code == "TOPOLOGY_FILE_UNREADABLE"
+    assert "/etc/nccl/h100.xml" in raised.value.reason
 
 
 def test_without_fallback_that_is_no_verdict() -> None:

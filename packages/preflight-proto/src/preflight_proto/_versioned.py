@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+MOST_BYTES: Final = 256 * 1024
+"""All of these documents are annotations or fit into one: what the annotations of an object may be together
+(TotalAnnotationSizeLimitB of k8s.io/apimachinery)."""
 
 
 class ContractError(ValueError):
@@ -20,17 +24,22 @@ class _Version(msgspec.Struct):
 def decode(kind: str, known: int, type_: type[T], data: bytes | str) -> T:
     """Decode one document; unknown fields are ignored, a higher version is refused by name.
 
-    Raises :class:`ContractError`.
+    Whatever ``data`` is, and however long or deeply nested: raises :class:`ContractError`, and nothing else.
     """
-    try:
-        version = msgspec.json.decode(data, type=_Version).v
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise ContractError(f"{kind}: not readable ({error}); expected a JSON object with the field v") from None
+    if len(data) > MOST_BYTES:
+        raise ContractError(f"{kind}: {len(data)} characters are more than the {MOST_BYTES} that one can have")
+    version = _decoded(kind, _Version, data, " (expected a JSON object with the field v)").v
     if version > known:
         raise ContractError(
             f"{kind}: version {version} is newer than {known}, the newest this component knows; upgrade it first"
         )
+    return _decoded(kind, type_, data)
+
+
+def _decoded(kind: str, type_: type[T], data: bytes | str, expected: str = "") -> T:
     try:
         return msgspec.json.decode(data, type=type_)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ContractError(f"{kind}: {error}") from None
+    except RecursionError:  # fields that nobody names are nested as deeply as their author likes
+        raise ContractError(f"{kind}: it is nested too deeply to be read") from None
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
+        raise ContractError(f"{kind}: not readable: {error}{expected}") from None

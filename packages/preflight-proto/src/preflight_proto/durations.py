@@ -6,7 +6,11 @@ import re
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["format_duration", "parse_duration"]
+__all__ = ["format_duration", "gang_run", "parse_duration"]
+
+_RUN: Final = 300.0
+_LARGE: Final = 512
+_EACH: Final = 0.1
 
 _UNITS: Final = {
     "ns": Fraction(1, 10**9),
@@ -19,6 +23,14 @@ _UNITS: Final = {
     "h": Fraction(3600),
 }
 _TERM: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+
+
+def gang_run(ranks: int) -> float:
+    """Seconds that an all-reduce over so many GPUs may take, localisation included, where ``CHECK_TIMEOUT`` is not set.
+
+    The check allows itself as much, and the webhook tells it in advance. A communicator of thousands of ranks takes minutes to come up.
+    """
+    return _RUN + _EACH * max(0, ranks - _LARGE)
 
 
 def parse_duration(text: str) -> float:

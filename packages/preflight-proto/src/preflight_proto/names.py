@@ -18,8 +18,14 @@ CHECKS_ANNOTATION: Final = "nvsentinel.nvidia.com/preflight-checks"
 
 # --- written by the webhook
 CHECKED_LABEL: Final = PREFIX + "checked"
+CHECKED: Final = "true"
+"""Of that label: the pod carries checks."""
+NO_CHECK_APPLIES: Final = "none"
+"""Of that label: the pod gets GPUs, the webhook has seen it, and no configured check can test it."""
 GANG_LABEL: Final = PREFIX + "gang"
 GANG_ANNOTATION: Final = PREFIX + "gang"
+CLAIMS_ANNOTATION: Final = PREFIX + "claims"
+"""What was known of the pod's resource claims at admission; see :mod:`.admitted`."""
 
 # --- written by the gang controller
 ROSTER_ANNOTATION: Final = PREFIX + "roster"
@@ -32,6 +38,10 @@ INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 """Where the node has it, unless the configuration names another label."""
 TOPOLOGY_ANNOTATION: Final = PREFIX + "node-topology"
 """The node's topology labels as one JSON object, empty where it has none; written together with the instance type."""
+HISTORY_LABEL: Final = PREFIX + "history"
+"""On the ConfigMaps in which the gang controller keeps what gangs have found of nodes."""
+REPAIRED_ANNOTATION: Final = PREFIX + "repaired"
+"""On a Node, written by whoever has repaired it: with another value, nothing that was remembered of it counts any more."""
 
 # --- injected containers and volumes (reserved: rebuilt, never trusted)
 CONTAINER_PREFIX: Final = "preflight-"
@@ -64,6 +74,8 @@ TOPOLOGY_PATH: Final = NODE_DIR + "/" + TOPOLOGY_FILE
 """What the pod's annotations of the same meaning say, as files."""
 TOPOLOGY_FILES_DIR: Final = "/opt/nvsentinel/nccl-topologies"
 """NCCL's topology files, in the images of the NCCL checks."""
+USER_TOPOLOGY_DIR: Final = "/etc/preflight-topology"
+"""The workload's own topology file, in the NCCL checks: at the workload's path it could stand in for a file of the check's image."""
 SHM_DIR: Final = "/dev/shm"  # noqa: S108 (NCCL's)
 RESULT_PATH: Final = "/dev/termination-log"
 
@@ -96,6 +108,8 @@ ENV_TOPOLOGY_PATH: Final = "NODE_TOPOLOGY_PATH"
 ENV_TOPOLOGY_DIR: Final = "PREFLIGHT_TOPOLOGY_DIR"
 ENV_TOPOLOGY_MAP: Final = "PREFLIGHT_TOPOLOGY_MAP"
 """Topology files by instance type: `type=file,…`."""
+ENV_USER_TOPOLOGY: Final = "PREFLIGHT_USER_TOPOLOGY"
+"""Where the workload itself has the file that NCCL_TOPO_FILE names; for people."""
 ENV_TOPOLOGY_FALLBACK: Final = "PREFLIGHT_TOPOLOGY_FALLBACK"
 """`false`: an instance type without a topology file is inconclusive, instead of left to NCCL's own detection."""
 

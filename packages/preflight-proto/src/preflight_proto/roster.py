@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from ._versioned import ContractError, decode
+from .history import Past
 
 __all__ = ["FILE", "VERSION", "Answer", "ContractError", "Roster", "decode_roster", "encode_roster", "read_roster"]
 
@@ -30,7 +31,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``sealed`` with everything below, ``skip`` or ``fail`` with ``reason``.
 
     When sealed: ``rank`` of this pod in 0…``nnodes``-1, ``master_addr`` and ``master_port`` for the rendezvous,
-    ``control_port`` for the parents' channel, ``token`` that authenticates it.
+    ``control_port`` for the parents' channel, ``token`` that authenticates it. ``successors``: (rank, address) of those who lead in rank 0's
+    place when it is lost, in this order; none where nobody does. ``past``: what is remembered of this
+    pod's node.
     """
 
     v: int
@@ -46,6 +49,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: int | None = None
     control_port: int | None = None
     token: str | None = None
+    successors: tuple[tuple[int, str], ...] = ()
+    past: Past | None = None
 
     def __post_init__(self) -> None:
         sealed = (self.rank, self.nnodes, self.master_addr, self.master_port, self.control_port, self.token)
@@ -54,6 +59,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise ValueError("a sealed roster needs rank, nnodes, master_addr, master_port, control_port and token")
             if not 0 <= (self.rank or 0) < (self.nnodes or 0):
                 raise ValueError(f"rank {self.rank} is not in 0…{(self.nnodes or 0) - 1}")
+            if not all(0 < rank < (self.nnodes or 0) for rank, _ in self.successors):
+                raise ValueError(f"successors are of ranks 1…{(self.nnodes or 0) - 1}")
 
 
 def encode_roster(roster: Roster) -> str:

@@ -7,14 +7,27 @@ A check is one settings class, one ``async def probe(run)``, and ``run_main(Chec
 from .child import Completed, ToolMissing
 from .gpus import Gpu
 from .runner import Check, Run, run_main
-from .settings import Parser, SettingsError, duration, gbps, one_of, setting, text, text_list, whole_number
-from .verdict import NODE, Action, Finding, Inconclusive, Outcome, Skipped, Subject, Verdict
+from .settings import (
+    Parser,
+    SettingsError,
+    duration,
+    endpoints,
+    gbps,
+    one_of,
+    setting,
+    size,
+    text,
+    text_list,
+    whole_number,
+)
+from .verdict import NODE, Action, Failed, Finding, Inconclusive, Outcome, Skipped, Subject, Verdict
 
 __all__ = [
     "NODE",
     "Action",
     "Check",
     "Completed",
+    "Failed",
     "Finding",
     "Gpu",
     "Inconclusive",
@@ -27,10 +40,12 @@ __all__ = [
     "ToolMissing",
     "Verdict",
     "duration",
+    "endpoints",
     "gbps",
     "one_of",
     "run_main",
     "setting",
+    "size",
     "text",
     "text_list",
     "whole_number",

@@ -1,6 +1,7 @@
 """Run a tool that may hang, flood its output or leave children behind.
 
-The tool gets a session of its own; when its time is up, or the check is cancelled, the whole session is killed.
+The tool gets a session of its own; when its time is up, or the check is cancelled, the whole session is killed. A child that has
+left the session and keeps the pipes open is given a moment, killed, and not waited for.
 """
 
 from __future__ import annotations
@@ -8,22 +9,30 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL
 
 import anyio
-from anyio.abc import ByteReceiveStream
+
+from . import processes
 
 __all__ = ["MAX_OUTPUT", "Completed", "ToolMissing", "run"]
 
 MAX_OUTPUT = 8 * 1024 * 1024
 GRACE = 5.0
 """Seconds between the first signal and SIGKILL."""
+DRAIN = 1.0
+"""Seconds that the pipes may stay open after the tool's end, once before what holds them is killed and once after."""
+UNDO = 1.0
+"""Seconds that a cancelled tool has to undo what it began elsewhere."""
 LAST_WAIT = 10.0
 """Seconds after SIGKILL. What is there then sits in a system call that does not return, as in the driver of a lost GPU: left behind."""
+_CHUNK = 64 * 1024
+_PIPE_CAPACITY = 1024 * 1024
+"""Bytes that a pipe may hold unless an administrator allows more (fs.pipe-max-size)."""
 
 
 class ToolMissing(Exception):
@@ -57,53 +66,62 @@ async def run(
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
     max_output: int = MAX_OUTPUT,
-    terminate: signal.Signals = signal.SIGTERM,
+    terminate: signal.Signals | Callable[[float], signal.Signals] = signal.SIGTERM,
 ) -> Completed:
     """Run ``argv`` to its end; never raises for what the tool does.
 
     After ``timeout`` seconds the session gets ``terminate``, and SIGKILL five seconds later (at once where ``terminate`` is
-    SIGKILL); a tool that is there ten seconds after that is left behind. Of stdout and stderr, the first ``max_output`` bytes
-    each are kept and the rest is read and dropped. Raises :class:`ToolMissing`.
+    SIGKILL); a tool that is there ten seconds after that is left behind, and so is a child of its own that keeps the pipes and cannot be
+    killed within two seconds of the tool's end. Of stdout and stderr, the first ``max_output`` bytes
+    each are kept and the rest is read and dropped. Where ``terminate`` is a function of the seconds since the start, its signal comes first
+    on cancellation too, and SIGKILL a second later, for a tool that has something to undo; else that is SIGKILL at once. Raises
+    :class:`ToolMissing`.
     """
     environ = dict(os.environ if env is None else env)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
         raise ToolMissing(argv[0])
     start = anyio.current_time()
-    process = await anyio.open_process(
-        argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environ, start_new_session=True
-    )
-    outputs: dict[str, bytes] = {}
-    truncated = timed_out = False
-
-    async def collect(name: str, stream: ByteReceiveStream | None) -> None:
-        nonlocal truncated
-        kept = bytearray()
-        outputs[name] = b""
-        if stream is None:
-            return
-        async for chunk in stream:
-            room = max_output - len(kept)
-            kept += chunk[:room]
-            truncated = truncated or len(chunk) > room
-            outputs[name] = bytes(kept) if room > 0 else outputs[name]
-
+    out, err = _Pipe(max_output), _Pipe(max_output)
+    try:
+        process = await anyio.open_process(
+            argv, stdin=DEVNULL, stdout=out.theirs, stderr=err.theirs, env=environ, start_new_session=True
+        )
+    except BaseException:
+        out.close()
+        err.close()
+        raise
+    finally:
+        os.close(out.theirs)
+        os.close(err.theirs)
+    timed_out = False
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(collect, "stdout", process.stdout)
-            group.start_soon(collect, "stderr", process.stderr)
+            group.start_soon(out.read)
+            group.start_soon(err.read)
             with anyio.move_on_after(timeout) as scope:
                 await process.wait()
             if scope.cancelled_caught:
                 timed_out = True
-                await _end(process, terminate)
-            # A grandchild may still hold the pipes open: its session ends with the tool.
+                await _end(process, terminate(anyio.current_time() - start) if callable(terminate) else terminate)
+            # A grandchild may still hold the pipes open: its session ends with the tool, and one with a session of its own by itself.
             _signal(process.pid, signal.SIGKILL)
-            if process.returncode is None:
-                group.cancel_scope.cancel()  # it holds them too, and never ends
+            if not await _drained(out, err):
+                processes.kill(processes.holders({out.inode, err.inode}))
+                await _drained(out, err)
+            group.cancel_scope.cancel()  # what holds them now cannot be killed, and is not waited for
+    except anyio.get_cancelled_exc_class():
+        if callable(terminate):
+            with anyio.CancelScope(shield=True):
+                await _end(process, terminate(anyio.current_time() - start), UNDO)
+        raise
     finally:
         _signal(process.pid, signal.SIGKILL)
         with anyio.move_on_after(LAST_WAIT if process.returncode is None and not timed_out else 0, shield=True):
             await process.wait()
+        if not (out.ended.is_set() and err.ended.is_set()):
+            processes.kill(processes.holders({out.inode, err.inode}))
+        out.close()
+        err.close()
         stuck = process.returncode is None and _uninterruptible(process.pid)
         if process.returncode is not None:
             with anyio.CancelScope(shield=True):
@@ -111,18 +129,64 @@ async def run(
     return Completed(
         tuple(argv),
         process.returncode if process.returncode is not None else -signal.SIGKILL,
-        outputs["stdout"].decode(errors="replace"),
-        outputs["stderr"].decode(errors="replace"),
+        out.kept.decode(errors="replace"),
+        err.kept.decode(errors="replace"),
         timed_out,
-        truncated,
+        out.truncated or err.truncated,
         anyio.current_time() - start,
         stuck,
     )
 
 
-async def _end(process: anyio.abc.Process, first: signal.Signals) -> None:
+class _Pipe:
+    """One output of a tool: ``theirs`` is the end that it writes to, ``kept`` the first ``most`` bytes that it wrote."""
+
+    def __init__(self, most: int) -> None:
+        self._ours, self.theirs = os.pipe()
+        os.set_blocking(self._ours, False)
+        self.inode = os.fstat(self._ours).st_ino
+        self.kept, self.truncated = bytearray(), False
+        self.ended = anyio.Event()
+        self._most = most
+
+    async def read(self) -> None:
+        """Take what comes until nobody can write any more."""
+        while True:
+            await anyio.wait_readable(self._ours)
+            if not self._take():
+                break
+        self.ended.set()
+
+    def close(self) -> None:
+        """Take what is there already, and no more."""
+        for _ in range(_PIPE_CAPACITY // _CHUNK):
+            if self.ended.is_set() or not self._take(again=False):
+                break
+        os.close(self._ours)
+
+    def _take(self, *, again: bool = True) -> bool:
+        try:
+            chunk = os.read(self._ours, _CHUNK)
+        except BlockingIOError:
+            return again
+        room = self._most - len(self.kept)
+        self.kept += chunk[:room]
+        self.truncated = self.truncated or len(chunk) > room
+        return bool(chunk)
+
+
+async def _drained(*pipes: _Pipe) -> bool:
+    """Whether all have ended within :data:`DRAIN`."""
+    with anyio.move_on_after(DRAIN):
+        for pipe in pipes:
+            await pipe.ended.wait()
+        return True
+    return False
+
+
+async def _end(process: anyio.abc.Process, first: signal.Signals, grace: float = GRACE) -> None:
     _signal(process.pid, first)
-    with anyio.move_on_after(GRACE if first is not signal.SIGKILL else 0):
+    with anyio.move_on_after(grace if first is not signal.SIGKILL else 0):
         await process.wait()
     _signal(process.pid, signal.SIGKILL)
     with anyio.move_on_after(LAST_WAIT):

@@ -26,6 +26,9 @@ __all__ = ["GENERATION_FILE", "POLL", "Gang", "GangSettings", "read_generation",
 
 POLL: Final = 0.05
 """Seconds between two looks at the roster."""
+UNANSWERED: Final = "no answer from the gang controller yet"
+CONTROLLER: Final = "app.kubernetes.io/name=preflight-gang"
+"""How its chart labels the gang controller's pods."""
 GENERATION_FILE: Final = "generation"
 """In ``PREFLIGHT_STATE_DIR``: the generation that this pod joined last, as a decimal number."""
 
@@ -112,9 +115,12 @@ class Gang:
                 situation = now_missing
                 self._say(f"waiting for the gang: {situation}")
             if anyio.current_time() >= self._give_up:
+                advice = f"raise {names.ENV_GANG_TIMEOUT} if its pods need longer to start."
+                if situation == UNANSWERED:
+                    advice = f"is preflight-gang running and watching this namespace (kubectl get pods -A -l {CONTROLLER})? If so, {advice}"
                 raise Inconclusive(
                     "GANG_TIMEOUT",
-                    f"the gang was not complete within {format_duration(self.settings.timeout)}: {situation}; raise {names.ENV_GANG_TIMEOUT} if its pods need longer to start.",
+                    f"the gang was not complete within {format_duration(self.settings.timeout)}: {situation}; {advice}",
                 )
             await anyio.sleep(POLL)
 
@@ -149,7 +155,7 @@ def failed_peer(roster: Roster) -> Inconclusive:
 
 def _situation(roster: Roster | None, joined: int, before: str) -> str:
     if roster is None:  # also for the moment in which the kubelet swaps the folder
-        return before or "no answer from the gang controller yet"
+        return before or UNANSWERED
     if roster.answer != "wait":
         return f"generation {roster.generation} was joined by this pod before it restarted; waiting for a newer one"
     return ", ".join(roster.missing) or "the gang controller does not say who is missing"

@@ -1,4 +1,4 @@
-"""Which GPUs this container was given: NVML, else nvidia-smi.
+"""Which GPUs this container was given: NVML, else nvidia-smi; and which of them are missing, shared or lost.
 
 Identity is the UUID: an index is the container's own and means nothing to the node's hostengine.
 """
@@ -7,33 +7,55 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import anyio
 
+from . import presence
 from .child import Completed, ToolMissing
+from .presence import Evidence, Missing
 
-__all__ = ["Gpu", "GpusUnavailable", "find", "lost", "parse_smi"]
+__all__ = ["Gpu", "GpusMissing", "GpusShared", "GpusUnavailable", "find", "lost", "parse_smi"]
 
-QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id", "--format=csv,noheader")
-PATIENCE = 60.0
+QUERY: Final = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,pci.bus_id,serial,mig.mode.current",
+    "--format=csv,noheader",
+)
+OLD_QUERY: Final = ("nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id", "--format=csv,noheader")
+"""For an nvidia-smi that does not know the fields of the longer one."""
+_SERIAL: Final = re.compile(r"(?!0$)[0-9A-Za-z][0-9A-Za-z-]*")
+"""Anything else stands for none: ``[N/A]``, ``[Unknown Error]``, ``ERR!``, and 0 where the board has none."""
+PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
+
+Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the container sees it. ``name`` is the driver's product name; ``pci_bus_id`` is domain:bus:device.function."""
+    """One GPU as the container sees it. ``name`` is the driver's product name; ``pci_bus_id`` is domain:bus:device.function.
+
+    ``mig``: a slice of a GPU (multi-instance GPU), or a GPU that is cut into slices. ``serial`` is the board's, empty where unknown.
+    """
 
     index: int
     uuid: str
     name: str
     pci_bus_id: str
+    mig: bool = False
+    serial: str = ""
 
-    @property
-    def mig(self) -> bool:
-        """Whether it is a slice of a GPU (multi-instance GPU)."""
-        return self.uuid.startswith("MIG-")
+    def __post_init__(self) -> None:
+        if self.uuid.startswith("MIG-"):
+            object.__setattr__(self, "mig", True)
 
 
 class GpusUnavailable(Exception):
@@ -44,25 +66,94 @@ class GpusUnavailable(Exception):
         self.code, self.reason = code, reason
 
 
+class GpusShared(Exception):
+    """Fewer devices than were asked for, because one is handed out several times. ``code`` and ``reason`` as above."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class GpusMissing(Exception):
+    """Allotted GPUs are not there: ``missing`` says which and who calls them lost, ``seen`` are those that are there."""
+
+    def __init__(self, missing: tuple[Missing, ...], seen: tuple[Gpu, ...], expected: int) -> None:
+        self.missing, self.seen, self.expected = missing, seen, expected
+        self.verdict = presence.verdict(missing, expected, [gpu.uuid for gpu in seen])
+        super().__init__(self.verdict.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """``gpus`` that answered, and errors of those that did not: address, or ``index N``, → words."""
+
+    gpus: tuple[Gpu, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    conclusive: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the kernel and the container runtime tell of GPUs; tests have their own."""
+
+    driver: Path = Path("/proc/driver/nvidia/gpus")
+    devices: Path = Path("/sys/bus/pci/devices")
+    mounted: Path = Path("/var/run/nvidia-container-devices")
+
+
 async def find(
-    command: Callable[[Sequence[str], float], Awaitable[Completed]], expected: int | None
+    command: Command,
+    expected: int | None,
+    environ: Mapping[str, str] | None = None,
+    places: Places = Places(),
 ) -> tuple[tuple[Gpu, ...], str]:
     """The container's GPUs by index, and who listed them (``NVML`` or ``nvidia-smi``).
 
-    Raises :class:`GpusUnavailable`: ``NO_GPU`` when neither way finds one, ``GPU_COUNT`` when there are not ``expected``.
+    Where the runtime names as many GPUs as are ``expected`` (``NVIDIA_VISIBLE_DEVICES`` of ``environ``), those alone are returned. A GPU that
+    does not answer costs no other one its place. Slices (``mig``) are not counted. Raises
+
+    - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
+    - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
+    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there are more than ``expected``.
     """
-    source = "NVML"
+    given = os.environ if environ is None else environ
+    named, twice = presence.allotted(given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted))
+    source, said = "NVML", ""
     by_nvml = await anyio.to_thread.run_sync(_ask_nvml, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
         source = "nvidia-smi"
-        gpus, trouble = await _ask_smi(command)
-        if not gpus:
-            raise GpusUnavailable("NO_GPU", f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {trouble}")
+        seen, said = await _ask_smi(command)
+        gpus, errors = seen.gpus, _Seen()
+        if not gpus and not seen.errors:
+            raise GpusUnavailable(
+                "NO_GPU", f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {said}. {_advice(by_nvml + said)}"
+            )
+        smi = dict(seen.errors)
     else:
-        gpus = by_nvml
+        gpus, errors, smi = by_nvml.gpus, by_nvml, {}
+    if any(uuid.startswith("MIG-") for uuid in named) and not any(gpu.mig for gpu in gpus):
+        gpus = tuple(replace(gpu, mig=True) for gpu in gpus)  # who listed them does not know of slices
+    mig = any(gpu.mig for gpu in gpus)
+    ours = tuple(gpu for gpu in gpus if gpu.uuid in named)
+    if not mig and len(ours) == len(named) == expected:
+        gpus = ours  # a container that sees more than its own, as a privileged one does
+    short = len(gpus) < (expected or 0) or any(uuid not in {gpu.uuid for gpu in gpus} for uuid in named)
+    if short and not mig:
+        if source == "NVML" and errors.errors:
+            smi = dict((await _ask_smi(command))[0].errors)
+        evidence = await anyio.to_thread.run_sync(_evidence, named, errors, smi, places)
+        if gone := presence.missing({gpu.uuid: gpu.pci_bus_id for gpu in gpus}, expected, evidence):
+            if not gpus and expected is None and not errors.errors and not smi:
+                raise GpusUnavailable("NO_GPU", _NONE)
+            raise GpusMissing(gone, gpus, expected or len(gpus) + len(gone))
+        what = "one GPU is handed out more than once" if twice else "it was given fewer devices than it asked for"
+        raise GpusShared(
+            "GPU_SHARED",
+            f"the pod asks for {expected} GPU(s) and has {', '.join(gpu.uuid for gpu in gpus)}: {what}, as time-slicing does.",
+        )
     if not gpus:
-        raise GpusUnavailable("NO_GPU", "the driver lists no GPU in this container; does the container request any?")
-    if expected is not None and len(gpus) != expected:
+        raise GpusUnavailable("NO_GPU", _NONE)
+    if expected is not None and len(gpus) > expected and not mig:
         raise GpusUnavailable(
             "GPU_COUNT",
             f"the pod was given {expected} GPU(s) but the driver lists {len(gpus)}: {', '.join(g.uuid for g in gpus)}",
@@ -70,40 +161,142 @@ async def find(
     return gpus, source
 
 
-def _ask_nvml() -> tuple[Gpu, ...] | str:
-    """The GPUs, or why NVML cannot say."""
+_TOOLKIT: Final = (
+    "The driver's libraries come from NVIDIA's container toolkit: make it the node's default runtime or set the pod's runtimeClassName "
+    "(often nvidia), and let the GPUs be handed out by the device plugin or a DRA driver."
+)
+_ADVICE: Final = (
+    (
+        r"version mismatch",
+        "The node's driver was upgraded under a kernel module that is still the old one: drain the node and restart it.",
+    ),
+    (
+        r"Driver Not Loaded|couldn't communicate with the NVIDIA driver",
+        "No NVIDIA driver is loaded on the node: see its driver's pod, or the node's dmesg for why the module did not load.",
+    ),
+    (
+        r"Unknown Error",
+        "The container may not open the GPUs' devices, as after a systemd reload on the node: start the pod anew, and see NVIDIA's container "
+        "toolkit on cgroups; where it stays so, see the driver's log (dmesg, Xid).",
+    ),
+)
+"""What a driver says that answers for no GPU (regular expression) → what to do about it."""
+
+
+def _advice(said: str) -> str:
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), _TOOLKIT)
+
+
+_NONE: Final = (
+    "the driver lists no GPU in this container; see that the container asks for GPUs, and that the device plugin or the DRA driver hands "
+    "them out on this node."
+)
+
+
+def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places) -> Evidence:
+    """What else tells of GPUs that are not listed."""
+    driver = {}
+    for file in sorted(places.driver.glob("*/information")):
+        with suppress(OSError):
+            pci, uuid = presence.parse_information(file.read_text(errors="replace"))
+            driver[pci or presence.address(file.parent.name)] = uuid
+    suspects = {pci for pci in [*errors.errors, *smi, *driver] if not pci.startswith("index ")}
+    dead = frozenset(pci for pci in suspects if _dead(places.devices / pci / "config"))
+    return Evidence(named, driver, errors.errors, errors.conclusive, smi, dead)
+
+
+def _dead(config: Path) -> bool:
+    """Whether the device at the other end answers no reads of its configuration: then the bus returns ones."""
+    try:
+        with config.open("rb") as file:
+            return file.read(4) == b"\xff\xff\xff\xff"
+    except OSError:
+        return False
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _ask_nvml() -> _Seen | str:
+    """What NVML can reach, or why it cannot say."""
     try:
         import pynvml
     except ImportError as error:
         return f"its binding is not installed ({error})"
     try:
         pynvml.nvmlInit()
-        try:
-            return tuple(_one(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        finally:
-            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return f'"{error}"'
+    gpus: list[Gpu] = []
+    errors: dict[str, str] = {}
+    conclusive = set()
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            where = f"index {index}"
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                where = presence.address(_str(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+                gpus += _one(index, handle)
+            except (pynvml.NVMLError_NoPermission, pynvml.NVMLError_InvalidArgument):
+                continue  # a GPU that is not this container's
+            except pynvml.NVMLError as error:
+                errors[where] = str(error)
+                if isinstance(error, pynvml.NVMLError_GpuIsLost):
+                    conclusive.add(where)
+    except pynvml.NVMLError as error:
+        return f'"{error}"'
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return _Seen(tuple(gpus), errors, frozenset(conclusive))
 
 
-def _one(index: int) -> Gpu:
+def _one(index: int, handle: Any) -> list[Gpu]:
+    """The GPU behind ``handle``, or the slices of it that this container was given."""
     import pynvml
 
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return Gpu(
-        index,
-        _str(pynvml.nvmlDeviceGetUUID(handle)),
-        _str(pynvml.nvmlDeviceGetName(handle)),
-        _str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
-    )
+    name = _str(pynvml.nvmlDeviceGetName(handle))
+    pci = _str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    whole = _str(pynvml.nvmlDeviceGetUUID(handle))
+    serial = _optional(lambda: _str(pynvml.nvmlDeviceGetSerial(handle)), "")
+    mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0], 0)
+    if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return [Gpu(index, whole, name, pci, serial=serial)]
+    most = _optional(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)), 0)
+    slices = [uuid for number in range(most) if (uuid := _optional(partial(_slice, handle, number), ""))]
+    return [Gpu(index, uuid, name, pci, mig=True, serial=serial) for uuid in slices or [whole]]
+
+
+def _slice(handle: Any, number: int) -> str:
+    import pynvml
+
+    return _str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+
+
+def _optional(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """What an older library, driver or GPU may not offer."""
+    import pynvml
+
+    try:
+        return ask()
+    except (pynvml.NVMLError, AttributeError):
+        return otherwise
 
 
 async def lost(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Those of ``gpus`` that the driver has lost since they were listed: UUID → NVML's words. Empty when NVML cannot say."""
+    """Those of ``gpus`` that the driver has lost since they were listed: UUID → NVML's words. Empty when NVML cannot say.
+
+    Drivers say "Unknown Error" of a GPU that has fallen off the bus as often as "GPU is lost"; the former counts where another GPU answers
+    or the GPU's PCI configuration reads as ones only.
+    """
     return await anyio.to_thread.run_sync(_ask_lost, gpus, abandon_on_cancel=True)
 
 
-def _ask_lost(gpus: Sequence[Gpu]) -> dict[str, str]:
+def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
     try:
         import pynvml
 
@@ -111,42 +304,59 @@ def _ask_lost(gpus: Sequence[Gpu]) -> dict[str, str]:
     except Exception:
         return {}  # no binding, no library or no driver: a matter of the environment, not of one GPU
     gone: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    answered = False
     try:
         for gpu in gpus:
             try:
                 # By address: a search by UUID walks over all GPUs, and one that is lost makes it fail for the healthy ones too.
                 handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
                 pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # must ask the GPU itself
+                answered = True
             except pynvml.NVMLError_GpuIsLost as error:
                 gone[gpu.uuid] = str(error)
-            except pynvml.NVMLError:
-                continue
+            except pynvml.NVMLError_Unknown as error:
+                unknown[gpu.uuid] = str(error)
+            except pynvml.NVMLError as error:
+                answered = answered or isinstance(error, pynvml.NVMLError_NotSupported)
     finally:
-        pynvml.nvmlShutdown()
-    return gone
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    pci = {gpu.uuid: places.devices / presence.address(gpu.pci_bus_id) / "config" for gpu in gpus}
+    return gone | {uuid: words for uuid, words in unknown.items() if answered or _dead(pci[uuid])}
 
 
 def _str(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-async def _ask_smi(command: Callable[[Sequence[str], float], Awaitable[Completed]]) -> tuple[tuple[Gpu, ...], str]:
+async def _ask_smi(command: Command) -> tuple[_Seen, str]:
+    """The GPUs that nvidia-smi lists, those that it cannot reach, and what it said. It exits non-zero after listing the good ones."""
     try:
         done = await command(QUERY, PATIENCE)
+        if "is not a valid field" in done.stdout + done.stderr:
+            done = await command(OLD_QUERY, PATIENCE)
     except ToolMissing:
-        return (), "nothing: it is not on PATH"
+        return _Seen(), "nothing: it is not on PATH"
     if done.timed_out:
-        return (), f"nothing within {PATIENCE:g} s"
-    gpus = parse_smi(done.stdout) if done.returncode == 0 else ()
+        return _Seen(), f"nothing within {PATIENCE:g} s"
+    unreachable = presence.parse_unreachable(f"{done.stdout}\n{done.stderr}")
     said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0][:200]
-    return gpus, f'"{said}" (exit {done.returncode})'
+    return _Seen(parse_smi(done.stdout), unreachable), f'"{said}" (exit {done.returncode})'
 
 
 def parse_smi(stdout: str) -> tuple[Gpu, ...]:
-    """The rows of ``--query-gpu=index,uuid,name,pci.bus_id --format=csv,noheader``; other lines are passed over."""
+    """The rows of ``--query-gpu=index,uuid,name,pci.bus_id[,serial,mig.mode.current]``; other lines are passed over."""
     rows = csv.reader(io.StringIO(stdout), skipinitialspace=True)
     return tuple(
-        Gpu(int(row[0]), row[1], row[2], row[3].lower())
+        Gpu(
+            int(row[0]),
+            row[1],
+            row[2],
+            row[3].lower(),
+            mig=row[5:6] == ["Enabled"],
+            serial=row[4] if len(row) > 4 and _SERIAL.fullmatch(row[4]) else "",
+        )
         for row in rows
-        if len(row) == 4 and row[0].isdecimal() and row[1].startswith(("GPU-", "MIG-"))
+        if len(row) in {4, 6} and row[0].isdecimal() and row[1].startswith(("GPU-", "MIG-"))
     )

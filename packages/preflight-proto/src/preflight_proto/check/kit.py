@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from .. import names
 from .settings import duration, one_of, setting, text, whole_number
 
-__all__ = ["KitSettings"]
+__all__ = ["KitSettings", "observes"]
+
+OBSERVE: Final = "observe"
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,13 @@ class KitSettings:
         names.ENV_EXPECTED_GPUS,
         whole_number(0),
         default=None,
-        help="how many GPUs the pod was given; a different number seen is inconclusive",
+        help="how many GPUs the pod was given; fewer fail the check (GPU_MISSING), more are inconclusive",
     )
     check_timeout: float | None = setting(
         names.ENV_CHECK_TIMEOUT,
         duration(least=1),
         default=None,
-        help="how long the check may take; the default depends on the check",
+        help="how long the check may take",
     )
     strategy: str = setting(
         names.ENV_PROCESSING_STRATEGY,
@@ -66,15 +70,15 @@ class KitSettings:
     )
     gate: str = setting(
         names.ENV_GATE,
-        one_of("enforce", "observe"),
+        one_of("enforce", OBSERVE),
         default="enforce",
-        help="observe measures and reports with STORE_ONLY but always lets the pod start",
+        help="observe measures, reports with STORE_ONLY, and exits 0 whatever comes of it, a check that is misconfigured included",
     )
     on_inconclusive: str | None = setting(
         names.ENV_ON_INCONCLUSIVE,
         one_of("block", "allow"),
         default=None,
-        help="whether a check that could not judge holds the pod back; the default depends on the check",
+        help="whether a check that could not judge holds the pod back",
     )
     exit_failed: int = setting(
         names.ENV_EXIT_FAILED, whole_number(1, 125), default=1, help="exit status of a check that failed"
@@ -100,4 +104,12 @@ class KitSettings:
 
     @property
     def observe(self) -> bool:
-        return self.gate == "observe"
+        return self.gate == OBSERVE
+
+
+def observes(environ: Mapping[str, str]) -> bool:
+    """Whether ``environ`` says that no outcome holds the pod back, whatever else in it cannot be read.
+
+    A GATE that is misspelt does not: nobody knows which of the two was meant, and the stricter one is the default.
+    """
+    return environ.get(names.ENV_GATE, "").strip() == OBSERVE

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from .. import names
+from ..printable import printable
 from .events import Event
 from .kit import KitSettings
 
@@ -26,10 +27,12 @@ BUDGET = 10.0
 """Seconds for all attempts together; the pod waits for them."""
 ATTEMPT = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+MAX_TEXT = 4096
+"""Characters of one text of an event: etcd and the connector's store take no more gladly."""
 
 
 def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> HealthEvents:
-    """The wire message: all events are about the sender's own node."""
+    """The wire message: all events are about the sender's own node, and every text in them is printable."""
     from .. import wire
 
     strategy = wire.ProcessingStrategy["STORE_ONLY" if kit.observe else kit.strategy]
@@ -43,13 +46,16 @@ def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> 
                 check_name=event.check_name,
                 is_fatal=event.fatal,
                 is_healthy=event.healthy,
-                message=event.message,
+                message=_text(event.message),
                 recommended_action=wire.RecommendedAction[event.action.value],
-                error_code=list(event.error_codes),
-                entities_impacted=[wire.Entity(entity_type=kind, entity_value=value) for kind, value in event.entities],
-                metadata=dict(event.metadata) | ({"pod": kit.pod_name} if kit.pod_name else {}),
+                error_code=[_text(code) for code in event.error_codes],
+                entities_impacted=[
+                    wire.Entity(entity_type=kind, entity_value=_text(value)) for kind, value in event.entities
+                ],
+                metadata={_text(key): _text(value) for key, value in event.metadata.items()}
+                | ({"pod": _text(kit.pod_name)} if kit.pod_name else {}),
                 generated_timestamp=now,
-                node_name=kit.node_name,
+                node_name=_text(kit.node_name),
                 processing_strategy=strategy,
             )
             for event in events
@@ -57,12 +63,17 @@ def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> 
     )
 
 
+def _text(value: str) -> str:
+    return printable(value, MAX_TEXT)
+
+
 async def send(
     events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
 ) -> str | None:
     """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence that says why not.
 
-    A refusal for good (a malformed or foreign batch) is not tried again; anything else is, until the budget is spent.
+    A refusal for good (a malformed or foreign batch) and a socket that does not exist are not tried again; anything else is, until the
+    budget is spent.
     """
     if not events:
         return None
@@ -116,6 +127,11 @@ async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> 
         return error.status in final, f"refused with {error.status.name} ({error.message})"
     except TimeoutError:
         return False, f"no answer within {ATTEMPT:g} s"
+    except FileNotFoundError:
+        return (
+            True,
+            "there is no such socket, so no connector runs on this node or its folder is not mounted here; see that the connector runs, or set platformConnector.enabled to false",
+        )
     except (OSError, StreamTerminatedError) as error:
         return False, f"cannot be reached ({getattr(error, 'strerror', None) or error})"
     finally:

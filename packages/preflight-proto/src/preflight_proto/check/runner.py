@@ -6,38 +6,50 @@
         run_main(CHECK)
 
 Whatever happens inside the probe ends as an outcome: an unexpected exception is inconclusive ``INTERNAL_ERROR``, SIGTERM
-is inconclusive ``TERMINATED``, a spent deadline is inconclusive ``CHECK_TIMEOUT``. None of them is a hardware verdict.
+is inconclusive ``TERMINATED``, a spent deadline is inconclusive ``CHECK_TIMEOUT``. None of them is a hardware verdict. Whether
+stdout, stderr, the result's file or the connector take what they are given changes neither the verdict nor the exit status.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import anyio
 
+from .. import sigterm
 from ..durations import format_duration
-from ..names import ENV_CHECK_TIMEOUT
-from ..result import VERSION, Result, encode_result
+from ..names import ENV_CHECK_TIMEOUT, ENV_ON_INCONCLUSIVE, ENV_RESULT_PATH, RESULT_PATH, container_name
+from ..printable import printable
+from ..program import version_of
 from ..roster import Roster
-from . import child, gpus, report
-from .events import events
+from . import child, gpus, log, processes, report, resultfile
+from .clearing import cleared
+from .events import Event, events
 from .gang import Gang, GangSettings
-from .kit import KitSettings
-from .settings import SettingsError, manual, read
-from .verdict import Inconclusive, Outcome, Skipped, Verdict
+from .kit import KitSettings, observes
+from .schema import schema_text
+from .settings import SettingsError, manual, read, told_once
+from .spent import Spent
+from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
 
-__all__ = ["Check", "Run", "conduct", "run_main"]
+__all__ = ["Check", "Run", "conduct", "described", "run_main"]
 
 S = TypeVar("S")
 
+ABOUT: Final = "a preflight check"
+OBSERVED: Final = " (observe: not gated)"
 EXIT_PASSED: Final = 0
 EXIT_MISCONFIGURED: Final = 2
 PEER_FAILED: Final = "PEER_FAILED"
@@ -46,14 +58,22 @@ PEER_FAILED: Final = "PEER_FAILED"
 GANG_MARGIN: Final = 60.0
 """Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
 
+LAST_REPORT: Final = 1.0
+"""Seconds that the report may take once the check is told to stop: some pods have little more until SIGKILL."""
+LAST_SWEEP: Final = 1.0
+"""Seconds to see the end of what tools have left behind."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[S]):
     """What makes a check: its names, its settings class and its probe.
 
     ``condition`` is the base of the events' checkName and ``component`` their componentClass; ``timeout`` (seconds) and
-    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set. ``gang`` says that the probe asks
-    for :meth:`Run.roster`.
+    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set (``timeout_said``: where the former depends on other settings). ``gang`` says that the probe asks
+    for :meth:`Run.roster`. ``tool_variables``: regular expressions of further variables that its tools and libraries read; what else is set
+    for it in a configuration is a mistake. ``gpu_tests``: the tests of those subjects that are GPUs; a run that passes clears each of them on each
+    GPU of the pod, and a finding about another one is a mistake, as nothing would ever clear it. None: the probe says all that itself, in the
+    ``clears`` of its verdicts. Raises :class:`ValueError` for names that nobody could read back.
     """
 
     name: str
@@ -65,6 +85,16 @@ class Check(Generic[S]):
     on_inconclusive: str = "block"
     gang: bool = False
     about: str = ""
+    tool_variables: tuple[str, ...] = ()
+    timeout_said: str = ""
+    gpu_tests: tuple[str, ...] | None = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.name):
+            raise ValueError(f"a check's name has lower-case letters, digits and '-', as pcie-width; got {self.name!r}")
+        for what, word in [("condition", self.condition), *(("GPU test", test) for test in self.gpu_tests or ())]:
+            if not CAMEL_CASE.fullmatch(word):
+                raise ValueError(f"a check's {what} is CamelCase, as PcieWidth; got {word!r}")
 
 
 class Run(Generic[S]):
@@ -84,7 +114,10 @@ class Run(Generic[S]):
         self._say = say
         self._gang = Gang(gang, say, lambda: time.monotonic() - started) if gang is not None else None
         self.scope = anyio.CancelScope()
+        self.reporting = anyio.CancelScope()
         self.stopped = False
+        self.present: tuple[str, ...] = ()
+        self.tools = Spent(time.monotonic)
         self.restart_deadline(kit.check_timeout or check.timeout)
 
     @property
@@ -98,9 +131,10 @@ class Run(Generic[S]):
         self.allowed = seconds
 
     def stop(self) -> None:
-        """End the probe now; the run is then inconclusive ``TERMINATED``."""
+        """End the probe now, which is then inconclusive ``TERMINATED``; a report that is under way ends soon, its verdict stands."""
         self.stopped = True
         self.scope.cancel()
+        self.reporting.deadline = min(self.reporting.deadline, anyio.current_time() + LAST_REPORT)
 
     def progress(self, text: str) -> None:
         """One plain line for ``kubectl logs``."""
@@ -129,13 +163,24 @@ class Run(Generic[S]):
         return await self.gang.changed(roster)
 
     async def gpus(self) -> tuple[gpus.Gpu, ...]:
-        """The GPUs of this container. A wrong count or none at all ends the run inconclusive."""
+        """The GPUs of this container.
+
+        What it raises ends the run, and a probe need not catch it: :class:`.verdict.Failed` ``GPU_MISSING`` where an allotted GPU is not
+        there (fatal where it is lost), :class:`.verdict.Skipped` ``GPU_SHARED`` where one is handed out twice,
+        :class:`.verdict.Inconclusive` ``NO_GPU`` or ``GPU_COUNT`` where they cannot be listed or are too many. Slices of GPUs come with
+        ``mig`` set. A run that passes clears what ``GPU_MISSING`` raised about the GPUs returned here.
+        """
         try:
             found, source = await gpus.find(
                 lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus
             )
         except gpus.GpusUnavailable as error:
             raise Inconclusive(error.code, error.reason) from None
+        except gpus.GpusShared as error:
+            raise Skipped(error.code, error.reason) from None
+        except gpus.GpusMissing as error:
+            raise Failed(error.verdict) from None
+        self.present = tuple(gpu.uuid for gpu in found)
         self.progress(f"{source} lists {len(found)} GPU(s), {found[0].name}: {', '.join(gpu.uuid for gpu in found)}")
         return found
 
@@ -146,27 +191,45 @@ class Run(Generic[S]):
         timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         max_output: int = child.MAX_OUTPUT,
-        terminate: signal.Signals = signal.SIGTERM,
+        terminate: signal.Signals | Callable[[float], signal.Signals] = signal.SIGTERM,
     ) -> child.Completed:
-        """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the run inconclusive."""
-        return await child.run(argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate)
+        """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the run misconfigured."""
+        with self.tools:
+            return await child.run(argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate)
 
 
 def run_main(check: Check[Any]) -> NoReturn:
-    """Run ``check`` as a process: arguments, environment, signals, exit status."""
+    """Run ``check`` as a process: arguments, environment, signals, exit status; nothing that its tools started outlives it.
+
+    SIGTERM counts from here on; a program that calls :func:`preflight_proto.sigterm.remember` before its imports takes earlier ones too.
+    """
+    sigterm.remember()
+    log.open_closed()
     if any(argument in {"-h", "--help"} for argument in sys.argv[1:]):
-        print(help_text(check))
-        sys.exit(EXIT_PASSED)
+        log.write(1, help_text(check) + "\n")
+        os._exit(EXIT_PASSED)
+    if sys.argv[1:] == ["--version"]:
+        log.write(1, f"{container_name(check.name)} {version_of(check.probe.__module__)}\n")
+        os._exit(EXIT_PASSED)
+    if sys.argv[1:] == ["--schema"]:
+        log.write(1, described(check))
+        os._exit(EXIT_PASSED)
+    environ = dict(os.environ)
     if len(sys.argv) > 1:
-        print(
-            f"preflight-{check.name}: takes no arguments, found {sys.argv[1]!r}; it is set by variables, see --help",
-            file=sys.stderr,
-        )
-        sys.exit(EXIT_MISCONFIGURED)
-    status = anyio.run(conduct, check, dict(os.environ))
-    # Interpreter shutdown would join threads that hang in a driver call: everything is written, so leave at once.
-    sys.stdout.flush()
-    sys.stderr.flush()
+        problem = f"takes no arguments, found {sys.argv[1]!r}; it is set by variables, see --help (--version: which one this is)"
+        log.complain(f"preflight-{check.name}: {problem}")
+        os._exit(misconfigured(check, [f"{problem}."], environ, 0.0))
+    processes.adopt_orphans()
+    try:
+        status = anyio.run(conduct, check, environ)
+    except Exception as error:  # of the kit itself: the probe's own end in conduct
+        status = _broken(check, error, environ)
+    processes.end_all(LAST_SWEEP)
+    for stream in (sys.stdout, sys.stderr):
+        # what the probe's own libraries printed; None where it was closed
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    # Interpreter shutdown would join threads that hang in a driver call, and fail on streams that cannot be flushed: leave at once.
     os._exit(status)
 
 
@@ -176,26 +239,90 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     try:
         settings, kit, gang = _settings(check, environ)
     except SettingsError as error:
-        verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(error.problems))
-        for problem in error.problems:
-            _line(f"misconfigured: {problem}")
-        _write_result(
-            check, verdict, environ.get("PREFLIGHT_RESULT_PATH", ""), gated=True, seconds=time.monotonic() - started
-        )
-        _line(f"{check.name}: misconfigured, {len(error.problems)} problem(s) above; exit {EXIT_MISCONFIGURED}")
-        return EXIT_MISCONFIGURED
-    run = Run(check, settings, kit, gang=gang, say=_line, started=started)
-    async with anyio.create_task_group() as group:
-        # Signals stop the probe and nothing else: the report has its budget within the kubelet's grace period.
-        await group.start(_stop_on_signal, run)
+        return misconfigured(check, error.problems, environ, time.monotonic() - started)
+    run = Run(check, settings, kit, gang=gang, say=log.say, started=started)
+    # Signals stop the probe and hurry the report, and nothing else. The handler stays to the end: default ones would end the process.
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_in_callback)
+    sigterm.tell(lambda: loop.call_soon_threadsafe(run.stop))
+    try:
         verdict = await _judge(run)
         status = exit_status(check, verdict, kit)
-        await report.send(events(check.name, check.condition, check.component, verdict), kit, _line)
-        _write_result(check, verdict, kit.result_path, gated=not kit.observe, seconds=time.monotonic() - started)
-        group.cancel_scope.cancel()
-    observed = " (observe: not gated)" if kit.observe else ""
-    _line(f"{check.name}: {verdict.outcome} {verdict.code}: {verdict.reason} exit {status}{observed}")
+        write = partial(resultfile.write, check.name, verdict, kit.result_path, gated=not kit.observe)
+        seconds = time.monotonic() - started
+        # Before the report: whatever a connector makes of that, the result is there.
+        write(seconds=seconds)
+        if trouble := await _report(run, events(check.name, check.condition, check.component, verdict)):
+            write(seconds=seconds, unreported=trouble)
+    finally:
+        sigterm.tell(None)
+    if run.tools.runs:
+        whole = time.monotonic() - started
+        log.say(f"took {whole:.3f} s; {run.tools.runs} run(s) of its tools: {run.tools.seconds:.3f} s of that")
+    _say_verdict(check, verdict, status, observe=kit.observe)
     return status
+
+
+def misconfigured(check: Check[Any], problems: Sequence[str], environ: Mapping[str, str], seconds: float) -> int:
+    """Say that the check cannot run as it is set; returns the exit status. Nothing is known but the variables as they are."""
+    observe = observes(environ)
+    status = EXIT_PASSED if observe else EXIT_MISCONFIGURED
+    for problem in problems:
+        log.say(f"misconfigured: {problem}")
+    verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(problems))
+    resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=seconds)
+    log.say(
+        f"{check.name}: misconfigured, {len(problems)} problem(s) above; exit {status}{OBSERVED if observe else ''}"
+    )
+    return status
+
+
+def _broken(check: Check[Any], error: Exception, environ: Mapping[str, str]) -> int:
+    """The kit itself failed: nothing is reported, and the exit status is that of an inconclusive check."""
+    verdict, observe = _by_exception(check.name, error), observes(environ)
+    blocks = (environ.get(ENV_ON_INCONCLUSIVE, "").strip() or check.on_inconclusive) == "block" and not observe
+    resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=0.0)
+    _say_verdict(check, verdict, int(blocks), observe=observe)
+    return int(blocks)
+
+
+def _result_path(environ: Mapping[str, str]) -> str:
+    return environ.get(ENV_RESULT_PATH, "").strip() or RESULT_PATH
+
+
+def _say_verdict(check: Check[Any], verdict: Verdict, status: int, *, observe: bool) -> None:
+    said = printable(f"{verdict.outcome} {verdict.code}: {verdict.reason}", log.MAX_LINE // 2)
+    end = "" if said.endswith((".", "!", "?", "…")) else "."
+    log.say(f"{check.name}: {said}{end} exit {status}{OBSERVED if observe else ''}")
+
+
+def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One line for what goes wrong in a callback of the event loop, which is nobody's to catch.
+
+    Nothing for InvalidStateError: a listener that is closed while somebody connects (python/cpython, `_sock_accept`).
+    """
+    error = context.get("exception")
+    if isinstance(error, asyncio.InvalidStateError):
+        return
+    what = f"{type(error).__name__}: {error}" if error is not None else str(context.get("message", ""))
+    log.say(printable(f"unexpected in the event loop: {what}; the verdict stands", log.MAX_LINE))
+
+
+async def _report(run: Run[Any], batch: list[Event]) -> str:
+    """Send the events; what goes wrong with that is a line in the log, and its first words are returned."""
+    said: str | None = None
+    if run.stopped:
+        run.reporting.deadline = anyio.current_time() + LAST_REPORT
+    with run.reporting:
+        try:
+            said = await report.send(batch, run.kit, log.say)
+        except Exception as error:
+            said = f"platform connector: the report failed ({type(error).__name__}: {error}); the verdict stands"
+            log.say(said)
+    if run.reporting.cancelled_caught:
+        said = "platform connector: no answer before the check had to stop; the verdict stands"
+        log.say(said)
+    return re.split("[;,] ", said or "", maxsplit=1)[0]
 
 
 def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
@@ -219,11 +346,11 @@ def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettin
     read_all: list[Any] = []
     for cls in _classes(check):
         try:
-            read_all.append(read(cls, environ))
+            read_all.append(read(cls, environ, _defaults(check)))
         except SettingsError as error:
             problems += error.problems
     if problems:
-        raise SettingsError(problems)
+        raise SettingsError(told_once(problems))
     return read_all[0], read_all[1], read_all[2] if check.gang else None
 
 
@@ -231,11 +358,12 @@ def _classes(check: Check[Any]) -> list[type[Any]]:
     return [check.settings, KitSettings, *([GangSettings] if check.gang else [])]
 
 
-async def _stop_on_signal(run: Run[Any], *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            run.stop()
+def _defaults(check: Check[Any]) -> dict[str, str]:
+    """Variable → what holds in this check where it is not set."""
+    return {
+        ENV_CHECK_TIMEOUT: check.timeout_said or format_duration(check.timeout),
+        ENV_ON_INCONCLUSIVE: check.on_inconclusive,
+    }
 
 
 async def _judge(run: Run[Any]) -> Verdict:
@@ -244,7 +372,7 @@ async def _judge(run: Run[Any]) -> Verdict:
     with run.scope:
         verdict = await _guarded(run)
     if verdict is not None:
-        return verdict
+        return cleared(verdict, run.check.gpu_tests, run.present)
     if run.stopped:
         return Verdict.inconclusive("TERMINATED", "the check was told to stop before it could judge.")
     allowed = format_duration(round(run.allowed, 3))
@@ -256,61 +384,44 @@ async def _guarded(run: Run[Any]) -> Verdict:
     try:
         return await run.check.probe(run)
     except Exception as error:
-        return _by_exception(error)
+        return _by_exception(run.check.name, error)
 
 
-def _by_exception(error: Exception) -> Verdict:
+def _by_exception(check: str, error: Exception) -> Verdict:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # a task group wraps what its only failing task raised
     if isinstance(error, Inconclusive):
         return Verdict.inconclusive(error.code, error.reason)
+    if isinstance(error, Failed):
+        return error.verdict
     if isinstance(error, Skipped):
         return Verdict(Outcome.SKIPPED, error.code, error.reason)
     if isinstance(error, child.ToolMissing):
-        return Verdict.inconclusive(
-            "TOOL_MISSING", f"{error.tool} is not on PATH in this image; build the image on a base that has it."
-        )
+        what = f"{error.tool} is not on PATH in the image {container_name(check)}; build it as its Dockerfile says."
+        return Verdict(Outcome.MISCONFIGURED, "TOOL_MISSING", what)
     if os.environ.get("PREFLIGHT_LOG") == "debug":
-        traceback.print_exception(error)
+        log.complain("".join(traceback.format_exception(error)))
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{Path(where.filename).name}:{where.lineno}"
     what = f"unexpected {type(error).__name__} at {at} ({error}); set PREFLIGHT_LOG=debug for the whole story."
     return Verdict.inconclusive("INTERNAL_ERROR", what)
 
 
-def _write_result(check: Check[Any], verdict: Verdict, path: str, *, gated: bool, seconds: float) -> None:
-    result = Result(
-        v=VERSION,
-        check=check.name,
-        outcome=verdict.outcome.value,
-        code=verdict.code,
-        gated=gated,
-        duration=round(seconds, 3),
-        subject=verdict.subject,
-        reason=verdict.reason,
-        measured=verdict.measured,
-        expected=verdict.expected,
-    )
-    try:
-        Path(path or "/dev/termination-log").write_bytes(encode_result(result))
-    except OSError as error:
-        _line(f"result: {path} cannot be written ({error.strerror}); the exit status still says the verdict")
-
-
-def _line(text: str) -> None:
-    print(" ".join(text.split()), flush=True)
+def described(check: Check[Any]) -> str:
+    """The JSON Schema of the check's variables; see :mod:`.schema`."""
+    return schema_text(check.name, check.about or ABOUT, _classes(check), _defaults(check), check.tool_variables)
 
 
 def help_text(check: Check[Any]) -> str:
     """The manual of a check: every variable, its default, and the exit codes."""
     lines = [
-        f"preflight-{check.name}: {check.about or 'a preflight check'}",
+        f"preflight-{check.name}: {check.about or ABOUT}",
         "",
         "Runs as an init container and takes no arguments. Variables:",
         "",
     ]
     # A later class may ask more strictly for a variable of an earlier one: its word is the manual's.
-    rows = {row[0]: row for cls in _classes(check) for row in manual(cls)}
+    rows = {row[0]: row for cls in _classes(check) for row in manual(cls, _defaults(check))}
     for env, meaning, default in rows.values():
         lines += [f"  {env}", f"      {meaning}; default: {default}"]
     inconclusive = f"inconclusive (could not judge) exits 1 under ON_INCONCLUSIVE=block and 0 under allow; here {check.on_inconclusive}"

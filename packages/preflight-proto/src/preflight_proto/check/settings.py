@@ -11,28 +11,40 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
+from .. import settings as contract
 from ..durations import format_duration, parse_duration
+from ..printable import printable
 
 __all__ = [
     "Parser",
     "SettingsError",
+    "described",
     "duration",
+    "endpoints",
     "gbps",
     "manual",
     "one_of",
     "read",
     "setting",
+    "size",
     "text",
     "text_list",
+    "told_once",
     "whole_number",
 ]
 
 S = TypeVar("S")
 T = TypeVar("T")
 
+MAX_NUMBER: Final = 2**53
+"""The largest whole number that is taken where a setting names no bound of its own: JSON and floats hold it exactly."""
+MAX_DURATION: Final = 366 * 86_400.0
+"""Seconds of the longest duration that is taken: a year, far beyond what a pod lives."""
+MAX_GBPS: Final = 1e6
+"""GB/s; three orders of magnitude above the fastest NVLink domain."""
 _META: Final = "preflight.setting"
 _REQUIRED: Final = object()
 
@@ -45,15 +57,29 @@ class SettingsError(Exception):
         self.problems = problems
 
 
+def told_once(problems: Iterable[str]) -> list[str]:
+    """One problem for each variable. Where two groups of settings read it, the one that cannot do without says so in fewer words."""
+    kept: dict[str, str] = {}
+    for problem in problems:
+        name = problem.partition(":")[0]
+        kept[name] = min(kept.get(name, problem), problem, key=len)
+    return list(kept.values())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parser(Generic[T]):
     """``parse`` turns a variable's text into a value or raises ValueError; ``is_not`` and ``set_`` make the sentence:
-    `NAME: "fast" is not {is_not}; set {set_}.`"""
+    `NAME: "fast" is not {is_not}; set {set_}.`
+
+    ``schema``: the same in the words of :mod:`preflight_proto.settings`, for those who judge a value before there is a pod; without it
+    they take any.
+    """
 
     parse: Callable[[str], T]
     is_not: str
     set_: str
     show: Callable[[T], str] = str
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,13 +101,14 @@ def setting(env: str, parser: Parser[T], *, default: Any = _REQUIRED, help: str 
     return dataclasses.field(default=default, metadata=meta, kw_only=True)
 
 
-def read(cls: type[S], environ: Mapping[str, str]) -> S:
+def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> S:
     """An instance of ``cls`` from ``environ``.
 
     Raises :class:`SettingsError` with every problem: each variable that is missing or malformed and, when all of them
-    can be read, what the class's own ``problems()`` says about their combination.
+    can be read, what the class's own ``problems()`` says about their combination. ``defaults``: see :func:`manual`.
     """
     values, problems = {}, []
+    own = defaults or {}
     for name, spec in _settings(cls):
         raw = environ.get(spec.env, "").strip()
         if not raw:
@@ -91,7 +118,9 @@ def read(cls: type[S], environ: Mapping[str, str]) -> S:
         try:
             values[name] = spec.parser.parse(raw)
         except ValueError:
-            otherwise = "" if spec.default is _REQUIRED else f", or remove it to use {_default(spec)}"
+            otherwise = (
+                "" if spec.default is _REQUIRED else f", or remove it to use {own.get(spec.env) or _default(spec)}"
+            )
             problems.append(
                 f'{spec.env}: "{_short(raw)}" is not {spec.parser.is_not}; set {spec.parser.set_}{otherwise}.'
             )
@@ -104,20 +133,58 @@ def read(cls: type[S], environ: Mapping[str, str]) -> S:
     return instance
 
 
-def manual(cls: type[Any]) -> list[tuple[str, str, str]]:
-    """(variable, what it means and takes, default) for each setting, in the order of the class."""
+def manual(cls: type[Any], defaults: Mapping[str, str] | None = None) -> list[tuple[str, str, str]]:
+    """(variable, what it means and takes, default) for each setting, in the order of the class.
+
+    ``defaults``: variable → what holds where the class leaves it to the check.
+    """
+    own = defaults or {}
     return [
         (
             spec.env,
             f"{spec.help or 'see the README'} ({spec.parser.set_})",
-            "required" if spec.default is _REQUIRED else "none" if _unset(spec) else _default(spec),
+            own.get(spec.env)
+            or ("required" if spec.default is _REQUIRED else "none" if _unset(spec) else _default(spec)),
         )
         for _, spec in _settings(cls)
     ]
 
 
+def described(cls: type[Any], defaults: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """Variable → its schema, in the order of the class; see :mod:`preflight_proto.settings`, and :func:`manual` for ``defaults``."""
+    own = defaults or {}
+    return {
+        spec.env: {
+            "type": "string",
+            "description": spec.help or "see the README",
+            **(
+                {}
+                if spec.default is _REQUIRED
+                else {"default": own.get(spec.env) or ("" if _unset(spec) else _default(spec))}
+            ),
+            **spec.parser.schema,
+            "x-is-not": spec.parser.is_not,
+            "x-set": spec.parser.set_,
+        }
+        for _, spec in _settings(cls)
+    }
+
+
 def text(what: str = "a text", example: str = "a value") -> Parser[str]:
-    return Parser(str, what, example)
+    """A text without control characters: what others would read in logs and events."""
+
+    def parse(raw: str) -> str:
+        if not raw.isprintable():
+            raise ValueError
+        return raw
+
+    return Parser(parse, f"{what} of printable characters", example, schema={"format": "printable"})
+
+
+def endpoints(what: str = "host:port", example: str = "host:port") -> Parser[tuple[str, ...]]:
+    """Addresses as host:port, separated by commas. What is wrong with each is for the class's ``problems()`` to say, by
+    :func:`preflight_proto.settings.endpoint_problems`: one sentence could not."""
+    return Parser(contract.endpoints, what, example, ",".join, {"format": "endpoints"})
 
 
 def text_list(what: str = "a list", example: str = "names separated by commas") -> Parser[tuple[str, ...]]:
@@ -125,11 +192,11 @@ def text_list(what: str = "a list", example: str = "names separated by commas") 
 
     def parse(raw: str) -> tuple[str, ...]:
         items = tuple(item.strip() for item in raw.split(","))
-        if not all(items):
+        if not all(items) or not raw.isprintable():
             raise ValueError
         return items
 
-    return Parser(parse, what, example, ",".join)
+    return Parser(parse, what, example, ",".join, {"format": "list"})
 
 
 def whole_number(least: int, most: int | None = None) -> Parser[int]:
@@ -143,24 +210,38 @@ def whole_number(least: int, most: int | None = None) -> Parser[int]:
         if not (raw.isascii() and raw.lstrip("-").isdigit()):
             raise ValueError
         value = int(raw)
-        if value < least or (most is not None and value > most):
+        if value < least or value > MAX_NUMBER or (most is not None and value > most):
             raise ValueError
         return value
 
-    return Parser(parse, "a whole number" if most is None else f"a whole number from {least} to {most}", hint)
+    return Parser(
+        parse,
+        "a whole number" if most is None else f"a whole number from {least} to {most}",
+        hint,
+        schema={"format": "whole-number", "x-minimum": least, "x-maximum": MAX_NUMBER if most is None else most},
+    )
 
 
 def duration(least: float = 0.0) -> Parser[float]:
     """A Go duration, read as seconds."""
 
     def parse(raw: str) -> float:
-        seconds = parse_duration(raw)
-        if seconds < least or seconds < 0:
+        try:
+            seconds = parse_duration(raw)
+        except OverflowError:
+            raise ValueError from None
+        if seconds < least or not 0 <= seconds <= MAX_DURATION:
             raise ValueError
         return seconds
 
     at_least = f" of at least {format_duration(least)}" if least else ""
-    return Parser(parse, f"a duration{at_least}", "e.g. 300s, 10m or 1h30m", format_duration)
+    return Parser(
+        parse,
+        f"a duration{at_least}",
+        "e.g. 300s, 10m or 1h30m",
+        format_duration,
+        {"format": "go-duration", "x-minimum": max(0.0, least), "x-maximum": MAX_DURATION},
+    )
 
 
 def gbps(example: str = "150") -> Parser[float]:
@@ -168,11 +249,42 @@ def gbps(example: str = "150") -> Parser[float]:
 
     def parse(raw: str) -> float:
         value = float(raw)
-        if not math.isfinite(value) or value <= 0:
+        if not math.isfinite(value) or not 0 < value <= MAX_GBPS:
             raise ValueError
         return value
 
-    return Parser(parse, "a number of GB/s", f"e.g. {example}", lambda value: f"{value:g}")
+    return Parser(
+        parse,
+        "a number of GB/s",
+        f"e.g. {example}",
+        lambda value: f"{value:g}",
+        {"format": "number", "x-more-than": 0, "x-maximum": MAX_GBPS},
+    )
+
+
+def size(least: int, most: int, multiple: int = 1) -> Parser[int]:
+    """Bytes from ``least`` to ``most``, e.g. ``4G``, ``4Gi`` or ``4GiB``: units are powers of 1024, as nccl-tests reads them."""
+
+    def parse(raw: str) -> int:
+        value = contract.size_bytes(raw)
+        if not least <= value <= most or value % multiple:
+            raise ValueError
+        return value
+
+    return Parser(
+        parse,
+        f"a size from {_size_text(least)} to {_size_text(most)}",
+        "e.g. 1G or 256M",
+        _size_text,
+        {"format": "size", "x-minimum": least, "x-maximum": most, "x-multiple-of": multiple},
+    )
+
+
+def _size_text(value: int) -> str:
+    for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if value and value % factor == 0:
+            return f"{value // factor}{unit}"
+    return str(value)
 
 
 def one_of(*choices: str) -> Parser[str]:
@@ -184,7 +296,7 @@ def one_of(*choices: str) -> Parser[str]:
         return raw
 
     listed = ", ".join(choices[:-1]) + f" or {choices[-1]}"
-    return Parser(parse, listed, listed)
+    return Parser(parse, listed, listed, schema={"enum": list(choices)})
 
 
 def _settings(cls: type[Any]) -> list[tuple[str, _Setting]]:
@@ -200,4 +312,4 @@ def _unset(spec: _Setting) -> bool:
 
 
 def _short(raw: str, most: int = 80) -> str:
-    return raw if len(raw) <= most else raw[: most - 1] + "…"
+    return printable(raw, most)

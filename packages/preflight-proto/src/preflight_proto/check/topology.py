@@ -30,6 +30,7 @@ def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
         "a list of instance-type=file",
         "e.g. Standard_ND96isr_H100_v5=azure-ndv5.xml",
         lambda pairs: ",".join("=".join(pair) for pair in pairs),
+        {"pattern": r"^\s*(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*)(?:,(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*))*$"},
     )
 
 
@@ -76,12 +77,16 @@ class TopologySettings:
 
 
 async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> Topology:
-    """Which file NCCL gets, and why. Raises :class:`Inconclusive` (NO_TOPOLOGY) where it must have one and there is none."""
+    """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have one and there is none,
+    TOPOLOGY_FILE_UNREADABLE where the workload's own is no file of the volume that was mounted for it."""
     own, kind, mapping = environ.get("NCCL_TOPO_FILE", ""), settings.instance_type, dict(settings.topology_mapping)
     if not own and not kind and mapping and settings.instance_type_path:
         kind = await instance_type(settings.instance_type_path, settings.topology_path)
     folder = settings.topology_folder
-    chosen = choose_topology(own, kind, mapping, await _files(folder), folder, not_built_in())
+    origin = environ.get(names.ENV_USER_TOPOLOGY, "")
+    if own and origin:
+        await _within(own, origin)
+    chosen = choose_topology(own, kind, mapping, await _files(folder), folder, not_built_in(), origin)
     if chosen.path is None and settings.topology_fallback == "false":
         raise Inconclusive(
             "NO_TOPOLOGY",
@@ -89,6 +94,21 @@ async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) 
             "map the instance type to a file of the image in ncclTopology.instanceTypeMapping, or set enableFallback.",
         )
     return chosen
+
+
+async def _within(path: str, origin: str) -> None:
+    """The volume is the workload's: what it holds may be a link to a file of ours, or a pipe on which NCCL would wait for ever."""
+    mount = anyio.Path(names.USER_TOPOLOGY_DIR)
+    try:
+        real = await anyio.Path(path).resolve(strict=True)
+        fits = real.is_relative_to(mount) and await real.is_file()
+        why = "" if fits else "is no regular file of the volume that holds it"
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+        why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+    if why:
+        raise Inconclusive(
+            "TOPOLOGY_FILE_UNREADABLE", f"the workload's NCCL_TOPO_FILE {origin} {why}; mend or remove NCCL_TOPO_FILE."
+        )
 
 
 def not_built_in() -> dict[str, str]:

@@ -6,11 +6,16 @@ HealthEvents and :mod:`.runner` into a result and an exit status.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["NODE", "Action", "Finding", "Inconclusive", "Outcome", "Skipped", "Subject", "Verdict"]
+__all__ = ["NODE", "Action", "Failed", "Finding", "Inconclusive", "Outcome", "Skipped", "Subject", "Verdict"]
+
+
+CAMEL_CASE: Final = re.compile(r"[A-Z0-9][A-Za-z0-9]*")
 
 
 class Inconclusive(Exception):
@@ -27,6 +32,14 @@ class Skipped(Exception):
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
+
+
+class Failed(Exception):
+    """Raised by a part of the kit that has come to a verdict by itself, as :meth:`.runner.Run.gpus` does about a GPU that is missing."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
 
 
 class Outcome(StrEnum):
@@ -58,7 +71,8 @@ class Subject:
 
     ``test`` is CamelCase and becomes the suffix of the event's ``checkName`` (``DcgmDiagnostic`` +
     ``Memory``). A subject without a GPU is the node's own and has no suffix: a healthy event without
-    entities clears *everything* under its name, so it must never share a name with GPU conditions.
+    entities clears *everything* under its name, so it must never share a name with GPU conditions. Raises :class:`ValueError` for a test
+    that is not CamelCase: the kind of the entity, ``GPU_UUID``, is the kit's to add.
     """
 
     test: str = ""
@@ -69,6 +83,10 @@ class Subject:
             raise ValueError(
                 f"a subject has both a test and a GPU, or neither; got {self.test!r} and {self.gpu_uuid!r}"
             )
+        if self.test and not CAMEL_CASE.fullmatch(self.test):
+            raise ValueError(f"a subject's test is CamelCase, as Memory or PcieWidth; got {self.test!r}")
+        if self.gpu_uuid == "":
+            raise ValueError(f"the subject {self.test} has no GPU; give its UUID")
 
 
 NODE = Subject()
@@ -97,7 +115,8 @@ class Verdict:
 
     ``code`` is from a closed set per check (``OK``, ``DCGM_FR_FAULTY_MEMORY``, ``ENGINE_BUSY`` …).
     ``reason`` is one sentence for people: what, where, what was found, what to do. ``clears`` are the
-    subjects this run has seen healthy. ``measured`` and ``expected`` are GB/s where the check has any.
+    subjects this run has seen healthy. ``measured`` and ``expected`` are GB/s where the check has any; ``details`` says of what, for
+    a fleet's baseline (model, number, links, size, versions).
     """
 
     outcome: Outcome
@@ -108,6 +127,20 @@ class Verdict:
     subject: str = ""
     measured: float | None = None
     expected: float | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def blames(self) -> str:
+        """The code of what the node, or a GPU of it, is to be seen to for: of a failed verdict's first finding that is fatal or asks for an
+        action. Empty where it accuses nobody, as of a member of a gang that another one makes slow."""
+        if self.outcome is not Outcome.FAILED:
+            return ""
+        return next((one.code for one in self.findings if one.fatal or one.action is not Action.NONE), "")
+
+    @classmethod
+    def passed(cls, reason: str, *, measured: float | None = None, expected: float | None = None) -> Verdict:
+        """All is well: the kit clears the node, and every test in ``Check.gpu_tests`` on every GPU of this pod."""
+        return cls(Outcome.PASSED, "OK", reason, measured=measured, expected=expected)
 
     @classmethod
     def inconclusive(cls, code: str, reason: str, *, findings: tuple[Finding, ...] = ()) -> Verdict:

@@ -1,0 +1,64 @@
+"""Whether the driver answers for each GPU: one question, asked for all of them at the same time, as one that hangs may hold up the others.
+
+Only for GPUs of which something else says already that they hang: a driver that is busy answers late, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+
+from .gpus import Gpu
+
+__all__ = ["silent"]
+
+_OK: Final = ""
+_CANNOT_SAY: Final = None
+
+
+async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
+    """Those of ``gpus`` for which NVML gives no answer in ``within`` seconds, or calls them lost or unknown: UUID → words.
+
+    Empty where there is no NVML to ask: that is a matter of the environment, and says nothing about a GPU.
+    """
+    answers: dict[str, str | None] = {}
+    for (
+        gpu
+    ) in gpus:  # threads of their own: one that never comes back must hold up neither the others nor the process's end
+        threading.Thread(target=_ask, args=(gpu, answers), daemon=True).start()
+    give_up = time.monotonic() + within
+    while len(answers) < len(gpus) and time.monotonic() < give_up:  # noqa: ASYNC110 (threads of their own answer)
+        await anyio.sleep(0.02)
+    late = f"no answer within {within:g} s"
+    told = {gpu.uuid: answers.get(gpu.uuid, late) for gpu in gpus}
+    return {uuid: words for uuid, words in told.items() if words}
+
+
+def _ask(gpu: Gpu, answers: dict[str, str | None]) -> None:
+    """``answers`` gets the words of one GPU: none where it answers, None where nobody can say."""
+    try:
+        import pynvml
+    except ImportError:
+        answers[gpu.uuid] = _CANNOT_SAY
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        answers[gpu.uuid] = _CANNOT_SAY
+        return
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
+        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # must ask the GPU itself
+        answers[gpu.uuid] = _OK
+    except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_Unknown) as error:
+        answers[gpu.uuid] = str(error)
+    except pynvml.NVMLError as error:
+        answers[gpu.uuid] = _OK if isinstance(error, pynvml.NVMLError_NotSupported) else _CANNOT_SAY
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()

@@ -1,0 +1,283 @@
+"""Reading what :mod:`.scan` judges: NVML, one optional call after the other.
+
+An error of NVML, a function that the library lacks and a GPU without the part all mean that the fact is not known. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import anyio
+
+from .facts import Facts, Sample
+from .gpus import Gpu
+
+__all__ = ["look", "nvlink_domain", "sampled"]
+
+T = TypeVar("T")
+
+PATIENCE: Final = 30.0
+"""Seconds that one look may take; a driver that hangs is no finding of the scan."""
+EVERY: Final = 0.2
+"""Seconds between two samples."""
+FIRST: Final = 0.05
+"""Seconds until the first one: short runs have one too."""
+MOST: Final = 3000
+"""Samples that are kept of each GPU: ten minutes."""
+
+FABRIC_COMPLETED: Final = 3
+"""nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED."""
+_LINK_FIELDS: Final = {
+    "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS": "recovery failed",
+    "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS": "recovery",
+    "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS": "effective errors",
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS": "receive errors",
+    "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS": "integrity",
+}
+"""Of newer GPUs, which do not offer the counters below."""
+_LINK_COUNTERS: Final = {
+    "NVML_NVLINK_ERROR_DL_REPLAY": "replay",
+    "NVML_NVLINK_ERROR_DL_RECOVERY": "recovery",
+    "NVML_NVLINK_ERROR_DL_CRC_FLIT": "CRC flit",
+    "NVML_NVLINK_ERROR_DL_CRC_DATA": "CRC data",
+}
+
+
+async def look(gpus: Sequence[Gpu]) -> tuple[Facts, ...]:
+    """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or does not answer in time."""
+    with anyio.move_on_after(PATIENCE):
+        return await anyio.to_thread.run_sync(_look, tuple(gpus), abandon_on_cancel=True)
+    return ()
+
+
+async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
+    """The NVLink domain that these GPUs share with those of other nodes, as ``CLUSTER-UUID.CLIQUE``; empty where they are in none, or in several.
+
+    GPUs of one cluster and one clique reach each other by NVLink; a cluster of zeros is a node by itself (nvml.h: nvmlGpuFabricInfo_t).
+    """
+    found: list[str] = []
+    with anyio.move_on_after(PATIENCE):
+        found = await anyio.to_thread.run_sync(_domains, tuple(gpus), abandon_on_cancel=True)
+    return found[0] if len(found) == len(gpus) and len(set(found)) == 1 else ""
+
+
+@asynccontextmanager
+async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[Sample]]:
+    """Sample ``gpus`` five times a second while the block runs; the list is complete when it has ended."""
+    samples: list[Sample] = []
+
+    async def watch() -> None:
+        for _ in range(MOST):
+            await anyio.sleep(EVERY if samples else FIRST)
+            seen = await anyio.to_thread.run_sync(_sample, tuple(gpus), abandon_on_cancel=True)
+            if not seen:
+                return
+            samples.extend(seen)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        yield samples
+        group.cancel_scope.cancel()
+
+
+def _look(gpus: tuple[Gpu, ...]) -> tuple[Facts, ...]:
+    return tuple(_with_handles(gpus, _facts))
+
+
+def _domains(gpus: tuple[Gpu, ...]) -> list[str]:
+    return _with_handles(gpus, lambda handle, _: _domain(handle))
+
+
+def _domain(handle: Any) -> str:
+    info = _fabric_info(handle)
+    if info is None or int(info.state) != FABRIC_COMPLETED or not any(bytes(info.clusterUuid)):
+        return ""
+    return f"{UUID(bytes=bytes(info.clusterUuid))}.{int(info.cliqueId)}"
+
+
+def _sample(gpus: tuple[Gpu, ...]) -> tuple[Sample, ...]:
+    return tuple(_with_handles(gpus, _one_sample))
+
+
+def _with_handles(gpus: Sequence[Gpu], read: Callable[[Any, str], T]) -> list[T]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return []  # no binding, no library or no driver
+    found = []
+    try:
+        for gpu in gpus:
+            handle = _ask(pynvml.nvmlDeviceGetHandleByPciBusId, gpu.pci_bus_id.encode())
+            if handle is not None:
+                found.append(read(handle, gpu.uuid))
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return found
+
+
+def _ask(call: Any, *arguments: Any) -> Any:
+    """What NVML answers, None where it does not."""
+    import pynvml
+
+    try:
+        return call(*arguments)
+    except (pynvml.NVMLError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _facts(handle: Any, uuid: str) -> Facts:
+    import pynvml
+
+    remapped = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+    fabric = _fabric(handle)
+    links = {
+        link: bool(state)
+        for link in range(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
+        if (state := _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)) is not None
+    }
+    counted = getattr(pynvml, "NVML_VOLATILE_ECC", 0)
+    corrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_CORRECTED", 0)
+    uncorrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
+    running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return Facts(
+        uuid,
+        remap_pending=_flag(remapped and remapped[2]),
+        remap_failed=_flag(remapped and remapped[3]),
+        ecc_uncorrectable=_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, counted),
+        ecc_corrected=_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, corrected, counted),
+        sram_threshold=_sram(handle),
+        recovery=_recovery(handle),
+        fabric_state=fabric[0],
+        fabric_status=fabric[1],
+        fabric_health=fabric[2],
+        pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_generation_max=_ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        pcie_width=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        pcie_width_max=_ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        pcie_replays=_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        links=links,
+        link_errors=_link_errors(handle, [link for link, up in links.items() if up]),
+        power_limit=_watts(_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+        power_default=_watts(_ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
+        persistence=_flag(_ask(pynvml.nvmlDeviceGetPersistenceMode, handle)),
+        processes=len(running) if running is not None else None,
+    )
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _watts(milliwatts: Any) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _sram(handle: Any) -> bool | None:
+    import pynvml
+
+    if (make := getattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t", None)) is None:
+        return None
+    status = make()
+    with suppress(AttributeError):
+        status.version = pynvml.nvmlEccSramErrorStatus_v1
+    return (
+        None
+        if _ask(pynvml.nvmlDeviceGetSramEccErrorStatus, handle, status) is None
+        else bool(status.bThresholdExceeded)
+    )
+
+
+def _recovery(handle: Any) -> int | None:
+    """nvml.h's nvmlDeviceGpuRecoveryAction_t; 1, a reset, also where an older driver says so only by refusing to measure anything."""
+    import pynvml
+
+    if action := _field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
+        return action
+    try:
+        pynvml.nvmlDeviceGetTemperature(handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0))
+    except getattr(pynvml, "NVMLError_ResetRequired", ()):
+        return 1
+    except (pynvml.NVMLError, AttributeError):
+        pass
+    return action
+
+
+def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
+    """(state, status, health mask) of the NVLink fabric."""
+    info = _fabric_info(handle)
+    return (None, None, None) if info is None else (int(info.state), int(info.status), int(info.healthMask))
+
+
+def _fabric_info(handle: Any) -> Any:
+    """NVML's nvmlGpuFabricInfo of the newest version that both sides know, or None."""
+    import pynvml
+
+    for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
+        if (make := getattr(pynvml, name, None)) is None:
+            continue
+        info = make()
+        with suppress(AttributeError):
+            info.version = getattr(pynvml, name.removeprefix("c_").removesuffix("_t"))
+        if _ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, info) is not None:
+            return info
+    return None
+
+
+def _field(handle: Any, name: str, scope: int = 0) -> int | None:
+    """One field by its name; None where library, driver or GPU lacks it."""
+    import pynvml
+
+    if (number := getattr(pynvml, name, None)) is None:
+        return None
+    values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [(number, scope)])
+    if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    value, kind = values[0].value, values[0].valueType
+    by_kind = {
+        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_INT", 1): value.uiVal,
+        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_LONG", 2): value.ulVal,
+        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_LONG_LONG", 3): value.ullVal,
+        getattr(pynvml, "NVML_VALUE_TYPE_SIGNED_LONG_LONG", 4): value.sllVal,
+    }
+    return int(by_kind[kind]) if kind in by_kind else None
+
+
+def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int]:
+    import pynvml
+
+    found: dict[tuple[int, str], int] = {}
+    for link in links:
+        for name, kind in _LINK_COUNTERS.items():
+            count = _ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, getattr(pynvml, name, None))
+            if count is not None:
+                found[link, kind] = int(count)
+        if any(key[0] == link for key in found):
+            continue
+        for name, kind in _LINK_FIELDS.items():
+            if (count := _field(handle, name, link)) is not None:
+                found[link, kind] = count
+    return found
+
+
+def _one_sample(handle: Any, uuid: str) -> Sample:
+    import pynvml
+
+    sm = getattr(pynvml, "NVML_CLOCK_SM", 1)
+    reasons = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    reasons = reasons or getattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    return Sample(
+        uuid,
+        reasons=_ask(reasons, handle),
+        clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
+        clock_max=_ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
+        temperature=_ask(pynvml.nvmlDeviceGetTemperature, handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0)),
+        power=_watts(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
+        pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_width=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+    )

@@ -1,0 +1,201 @@
+"""Which GPUs were allotted, and which of them are not there: from what NVML, nvidia-smi, /proc, the PCI bus and the runtime say.
+
+Pure: the facts are read by :mod:`.gpus`. A GPU that is missing is a finding, never "could not judge": the pod would start without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+
+__all__ = [
+    "PRESENCE",
+    "Evidence",
+    "Missing",
+    "address",
+    "allotted",
+    "missing",
+    "parse_information",
+    "parse_unreachable",
+    "verdict",
+]
+
+PRESENCE = "Presence"
+"""The test of a GPU's subject that ``GPU_MISSING`` raises; a passing run of the same check on that GPU clears it."""
+
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]*")
+_REPLICA = re.compile(r"::\d+$")
+_ADDRESS = re.compile(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])")
+_PLACE = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
+_LOST = re.compile(r"\bGPU is lost|fallen off|unknown error|requires re(?:set|start)|ERR!", re.IGNORECASE)
+_LISTED = re.compile(r"^\s*\d+, *(?:GPU|MIG)-")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A GPU that was allotted and is not there. ``uuid`` and ``pci_bus_id`` are empty where nobody names them.
+
+    ``lost``: who says that it is lost (``NVML``, ``nvidia-smi``, ``PCI``), in words. ``conclusive``: one of them suffices by itself, as
+    NVML's own "GPU is lost" does.
+    """
+
+    uuid: str = ""
+    pci_bus_id: str = ""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    conclusive: bool = False
+
+    @property
+    def fatal(self) -> bool:
+        """Two sources say that it is lost, or one that cannot be wrong about it."""
+        return self.conclusive or len(self.lost) >= 2
+
+    @property
+    def name(self) -> str:
+        """What people find it by."""
+        if self.uuid:
+            return f"{self.uuid} ({self.pci_bus_id})" if self.pci_bus_id else self.uuid
+        return f"the GPU at {self.pci_bus_id}" if self.pci_bus_id else "a GPU that nobody names"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was read besides the list of GPUs; addresses as :func:`address` writes them.
+
+    ``allotted``: UUIDs that the runtime gave the container, in its order. ``driver``: address → UUID of /proc/driver/nvidia, where a
+    UUID is empty when the driver no longer knows it. ``nvml``: address (or ``index N``) → NVML's error. ``conclusive``: those of
+    them that NVML calls lost. ``smi``: address → nvidia-smi's words. ``dead``: addresses whose PCI configuration reads as ones only.
+    """
+
+    allotted: tuple[str, ...] = ()
+    driver: Mapping[str, str] = field(default_factory=dict)
+    nvml: Mapping[str, str] = field(default_factory=dict)
+    conclusive: frozenset[str] = frozenset()
+    smi: Mapping[str, str] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+
+
+def address(text: str) -> str:
+    """A PCI address as the kernel writes it, ``0000:1b:00.0``; the text itself where it is none."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None:
+        return text.strip().lower()
+    return f"{int(found[1] or '0', 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower()
+
+
+def allotted(visible: str, mounted: Sequence[str] = ()) -> tuple[tuple[str, ...], bool]:
+    """The UUIDs that the runtime was asked for, each once, and whether one was asked for twice (a GPU that is shared by time).
+
+    ``visible`` is NVIDIA_VISIBLE_DEVICES; ``mounted`` are the names in /var/run/nvidia-container-devices. Indices, ``all``, ``none`` and
+    ``void`` name nobody.
+    """
+    words = [*visible.split(","), *mounted]
+    asked = [_REPLICA.sub("", word.strip()) for word in words]
+    uuids = [word for word in asked if _UUID.fullmatch(word)]
+    from_variable = [word for word in asked[: len(visible.split(","))] if _UUID.fullmatch(word)]
+    return tuple(dict.fromkeys(uuids)), len(set(from_variable)) < len(from_variable)
+
+
+def parse_information(text: str) -> tuple[str, str]:
+    """(address, UUID) of a /proc/driver/nvidia/gpus/*/information; the UUID is empty where the driver prints question marks."""
+    fields = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
+    uuid = fields.get("GPU UUID", "").strip()
+    return address(fields.get("Bus Location", "")), uuid if _UUID.fullmatch(uuid) else ""
+
+
+def parse_unreachable(output: str) -> dict[str, str]:
+    """Address → words for each GPU that nvidia-smi's ``output`` says it cannot reach: it is lost, needs a reset, or answers with an unknown error.
+
+    By a sentence, as ``Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error``, or by a row whose UUID is ``[GPU is lost]``.
+    """
+    said = {}
+    for line in output.splitlines():
+        found = _PLACE.search(line) if len(line) < 1000 else None
+        if found is not None and _LOST.search(line) and not _LISTED.match(line):
+            said[address(found[1])] = line.strip()[:200]
+    return said
+
+
+def missing(seen: Mapping[str, str], expected: int | None, evidence: Evidence) -> tuple[Missing, ...]:
+    """The allotted GPUs that are not among ``seen`` (UUID → address). Empty when there are as many as were allotted."""
+    here = {address(pci) for pci in seen.values()}
+    named = [uuid for uuid in evidence.allotted if uuid not in seen]
+    by_uuid = {uuid: pci for pci, uuid in evidence.driver.items() if uuid}
+    bad = [pci for pci in dict.fromkeys([*evidence.nvml, *evidence.smi, *sorted(evidence.dead)]) if pci not in here]
+    number = max((expected or 0) - len(seen), len(named))
+    if not evidence.allotted:
+        # Without names: the driver's own list, where it has exactly the GPUs that this container was given.
+        absent = [uuid for pci, uuid in evidence.driver.items() if uuid and uuid not in seen and pci not in here]
+        named = absent if len(evidence.driver) == expected and len(absent) <= number else []
+    elif not named and len(seen) <= len(evidence.allotted):
+        return ()  # all that were named are here: something asked for the same GPU twice
+    places = {uuid: by_uuid[uuid] for uuid in named if uuid in by_uuid}
+    # By elimination: as many places are left as names.
+    nameless = [uuid for uuid in named if uuid not in places]
+    taken = {*places.values(), *here}
+    left = [pci for pci in bad if pci not in taken and not pci.startswith("index ") and not evidence.driver.get(pci)]
+    left += [pci for pci, uuid in evidence.driver.items() if not uuid and pci not in taken and pci not in left]
+    if len(left) == len(nameless):
+        places |= dict(zip(nameless, left, strict=True))
+    found = [_missing(uuid, places.get(uuid, ""), evidence) for uuid in named]
+    spare = [pci for pci in bad if pci not in places.values() and not pci.startswith("index ")]
+    while len(found) < number:
+        found.append(_missing("", spare.pop(0) if spare else "", evidence))
+    return _by_index(found, evidence)
+
+
+def _by_index(found: list[Missing], evidence: Evidence) -> tuple[Missing, ...]:
+    """NVML's errors that came before an address was known belong to those of whom it has said nothing, where the numbers agree."""
+    errors = [where for where in evidence.nvml if where.startswith("index ")]
+    silent = [one for one in found if "NVML" not in one.lost]
+    kinds = {where in evidence.conclusive for where in errors}
+    if not errors or len(errors) != len(silent) or len(kinds) > 1:
+        return tuple(found)
+    words = {id(one): evidence.nvml[where] for one, where in zip(silent, errors, strict=True)}
+    return tuple(
+        replace(one, lost={"NVML": words[id(one)], **one.lost}, conclusive=one.conclusive or True in kinds)
+        if id(one) in words
+        else one
+        for one in found
+    )
+
+
+def _missing(uuid: str, pci: str, evidence: Evidence) -> Missing:
+    lost = {}
+    if pci in evidence.nvml:
+        lost["NVML"] = evidence.nvml[pci]
+    if pci in evidence.smi:
+        lost["nvidia-smi"] = evidence.smi[pci]
+    if pci in evidence.dead:
+        lost["PCI"] = "its configuration space reads as ones only"
+    return Missing(uuid, pci, lost, conclusive=pci in evidence.conclusive)
+
+
+def verdict(gone: Sequence[Missing], expected: int, seen: Sequence[str]) -> Verdict:
+    """Failed ``GPU_MISSING``: one finding for each GPU with a name, one about the node for those without."""
+    findings: list[Finding] = []
+    for one in gone:
+        subject = Subject(PRESENCE, one.uuid) if one.uuid else NODE
+        metadata = {"pci_bus_id": one.pci_bus_id, **{f"lost_by_{who}": words for who, words in one.lost.items()}}
+        finding = Finding(
+            "GPU_MISSING",
+            f"GPU_MISSING: {one.uuid or 'a GPU'} was allotted and the driver does not list it",
+            fatal=one.fatal,
+            action=Action.CONTACT_SUPPORT,
+            subject=subject,
+            metadata={key: value for key, value in metadata.items() if value},
+        )
+        same = next((f for f in findings if f.subject == subject), None)
+        if same is None:
+            findings.append(finding)
+        elif finding.fatal and not same.fatal:
+            findings[findings.index(same)] = finding
+    said = "; ".join(f"{who}: {words}" for one in gone for who, words in one.lost.items())
+    why = f" ({said})" if said else ""
+    reason = (
+        f"the pod was given {expected} GPU(s) and the driver lists {len(seen)}; missing: {', '.join(one.name for one in gone)}{why}; "
+        "see the driver's log on the node (dmesg, Xid) and restart the node."
+    )
+    return Verdict(Outcome.FAILED, "GPU_MISSING", reason, tuple(findings), subject=gone[0].uuid)

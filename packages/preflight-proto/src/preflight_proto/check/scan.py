@@ -1,0 +1,403 @@
+"""What the driver knows of a pod's GPUs before, under and after a load, and what of it is a finding: siblings are the reference.
+
+Pure: :mod:`.counters` reads the facts. Every fact may be None, which is no finding: an older driver, a virtual machine and a GPU without
+the part all look alike. ``scan`` judges one look, ``load`` two looks around a load with the samples between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from .facts import Facts, Sample, Severity, Sign
+from .verdict import Action, Finding, Outcome, Subject, Verdict
+
+__all__ = ["TEST", "Facts", "Sample", "Severity", "Sign", "findings", "load", "scan", "with_signs", "words"]
+
+TEST: Final = "Scan"
+"""The test of the subjects that are raised here; see :func:`with_signs` for who clears them."""
+
+
+_REASONS: Final = {  # nvml.h: nvmlClocksEventReasons
+    0x08: ("HW_SLOWDOWN", "the hardware slows the clocks down"),
+    0x20: ("THERMAL_SLOWDOWN", "the driver slows the clocks down for heat"),
+    0x40: ("HW_THERMAL_SLOWDOWN", "the hardware slows the clocks down for heat"),
+    0x80: ("POWER_BRAKE", "the power supply slows the clocks down"),
+}
+_RECOVERY: Final = {  # nvml.h: nvmlDeviceGpuRecoveryAction_t
+    1: ("a reset of the GPU", Action.COMPONENT_RESET, Severity.FATAL),
+    2: ("a restart of the node", Action.RESTART_BM, Severity.FATAL),
+    3: ("a drain of its peer-to-peer work", Action.CONTACT_SUPPORT, Severity.FAILS),
+    4: ("a drain and a reset of the GPU", Action.COMPONENT_RESET, Severity.FATAL),
+    5: ("a recovery of its IMEX domain", Action.CONTACT_SUPPORT, Severity.FAILS),
+    6: ("a reset of its bus", Action.COMPONENT_RESET, Severity.FATAL),
+    7: ("a restart of the system", Action.RESTART_BM, Severity.FATAL),
+}
+_UNKNOWN_RECOVERY: Final = ("an action that this version does not know", Action.CONTACT_SUPPORT, Severity.FAILS)
+_FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
+_FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
+"""Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
+REPLAYS: Final = 10
+"""PCIe replays of one load from which on they are told: single ones are how PCIe repairs itself."""
+
+
+def scan(facts: Sequence[Facts]) -> list[Sign]:
+    """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all alike are how the machine was built."""
+    found: list[Sign] = []
+    for one in facts:
+        found += _memory(one) + _state(one)
+    found += _below(
+        facts,
+        lambda f: f.pcie_width,
+        "PCIE_WIDTH",
+        "fewer PCIe lanes are in use than of the other GPUs",
+        "PcieLinkWidth",
+    )
+    found += _width(facts, {sign.uuid for sign in found if sign.code == "PCIE_WIDTH"})
+    found += _links(facts)
+    return found
+
+
+def _memory(one: Facts) -> list[Sign]:
+    found = []
+    if one.remap_failed:
+        found.append(
+            Sign(
+                "ROW_REMAP_FAILED",
+                Severity.FATAL,
+                one.uuid,
+                "a memory row could not be remapped",
+                "failed",
+                "RemappedRows",
+                Action.CONTACT_SUPPORT,
+            )
+        )
+    if one.remap_pending:
+        found.append(
+            Sign(
+                "ROW_REMAP_PENDING",
+                Severity.FATAL,
+                one.uuid,
+                "a memory row waits for a reset to be remapped",
+                "pending",
+                "RemappedRows",
+                Action.COMPONENT_RESET,
+            )
+        )
+    if one.sram_threshold:
+        found.append(
+            Sign(
+                "SRAM_THRESHOLD",
+                Severity.FATAL,
+                one.uuid,
+                "its SRAM has had more uncorrectable errors than the vendor allows",
+                "exceeded",
+                "SramEccErrorStatus",
+                Action.CONTACT_SUPPORT,
+            )
+        )
+    if one.ecc_uncorrectable:
+        found.append(
+            Sign(
+                "ECC_UNCORRECTABLE",
+                Severity.EVENT,
+                one.uuid,
+                "uncorrectable memory errors since the driver was loaded",
+                str(one.ecc_uncorrectable),
+                "TotalEccErrors",
+            )
+        )
+    return found
+
+
+def _state(one: Facts) -> list[Sign]:
+    found = []
+    if one.recovery:
+        needs, action, severity = _RECOVERY.get(one.recovery, _UNKNOWN_RECOVERY)
+        found.append(
+            Sign(
+                "RECOVERY_NEEDED",
+                severity,
+                one.uuid,
+                f"the driver asks for {needs}",
+                str(one.recovery),
+                "GPU_RECOVERY_ACTION",
+                action,
+            )
+        )
+    if one.fabric_state not in {None, 0, _FABRIC_COMPLETED}:
+        found.append(
+            Sign(
+                "FABRIC_STATE",
+                Severity.EVENT,
+                one.uuid,
+                "it has not joined its NVLink fabric",
+                str(one.fabric_state),
+                "GpuFabricInfo",
+            )
+        )
+    elif one.fabric_state == _FABRIC_COMPLETED and one.fabric_status:
+        found.append(
+            Sign(
+                "FABRIC_STATUS",
+                Severity.FAILS,
+                one.uuid,
+                "it failed to join its NVLink fabric",
+                str(one.fabric_status),
+                "GpuFabricInfo",
+                Action.CONTACT_SUPPORT,
+            )
+        )
+    if one.fabric_state == _FABRIC_COMPLETED and one.fabric_health is not None:
+        bad = [says for shift, says in _FABRIC_HEALTH if one.fabric_health >> shift & 3 == 1]
+        found += [
+            Sign(
+                "FABRIC_HEALTH",
+                Severity.FAILS,
+                one.uuid,
+                f"of its NVLink fabric, {says}",
+                hex(one.fabric_health),
+                "GpuFabricInfo",
+                Action.CONTACT_SUPPORT,
+            )
+            for says in bad[:1]
+        ]
+    if one.power_limit and one.power_default and one.power_limit < 0.98 * one.power_default:
+        found.append(
+            Sign(
+                "POWER_LIMIT",
+                Severity.NOTE,
+                one.uuid,
+                "its power limit is below the default",
+                f"{one.power_limit:.0f} of {one.power_default:.0f} W",
+                "PowerManagementLimit",
+            )
+        )
+    if one.persistence is False:
+        found.append(
+            Sign("PERSISTENCE_OFF", Severity.NOTE, one.uuid, "persistence mode is off", "off", "PersistenceMode")
+        )
+    if one.processes:
+        found.append(
+            Sign(
+                "FOREIGN_PROCESSES",
+                Severity.NOTE,
+                one.uuid,
+                "processes that are not this check's use it",
+                str(one.processes),
+                "ComputeRunningProcesses",
+            )
+        )
+    return found
+
+
+def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str, says: str, source: str) -> list[Sign]:
+    """GPUs with less than what at least half of them, and two, have."""
+    values = {one.uuid: read for one in facts if (read := value(one)) is not None}
+    common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
+    if count < 2 or 2 * count < len(values):
+        return []
+    return [
+        Sign(code, Severity.FAILS, uuid, says, f"{read} instead of {common}", source, Action.CONTACT_SUPPORT)
+        for uuid, read in values.items()
+        if read < common
+    ]
+
+
+def _width(facts: Sequence[Facts], named: set[str]) -> list[Sign]:
+    return [
+        Sign(
+            "PCIE_WIDTH_LIMITED",
+            Severity.NOTE,
+            one.uuid,
+            "fewer PCIe lanes are in use than it could have",
+            f"{one.pcie_width} of {one.pcie_width_max}",
+            "PcieLinkWidth",
+        )
+        for one in facts
+        if one.pcie_width and one.pcie_width_max and one.pcie_width < one.pcie_width_max and one.uuid not in named
+    ]
+
+
+def _links(facts: Sequence[Facts]) -> list[Sign]:
+    """NVLinks that are down where the siblings' are up. A GPU without any may have been built so: bridges join pairs."""
+    up = {one.uuid: sum(one.links.values()) for one in facts if one.links}
+    used = Counter(count for count in up.values() if count)
+    common, count = used.most_common(1)[0] if used else (0, 0)
+    if count < 2 or 2 * count < len(up):
+        return []
+    found = []
+    for one in facts:
+        if not one.links or up[one.uuid] >= common:
+            continue
+        down = ", ".join(str(link) for link, state in sorted(one.links.items()) if not state)
+        some = up[one.uuid] > 0
+        found.append(
+            Sign(
+                "NVLINK_DOWN",
+                Severity.FATAL if some else Severity.EVENT,
+                one.uuid,
+                "NVLinks of it are down that are up on the other GPUs",
+                f"{up[one.uuid]} of {common} up; down: {down}",
+                "NvLinkState",
+                Action.CONTACT_SUPPORT if some else Action.NONE,
+            )
+        )
+    return found
+
+
+def load(before: Sequence[Facts], after: Sequence[Facts], samples: Sequence[Sample] = ()) -> list[Sign]:
+    """What a load has changed, and why it was slow where it was: counters that grew name a link or a GPU at full bandwidth."""
+    earlier = {one.uuid: one for one in before}
+    found: list[Sign] = []
+    for one in after:
+        if (was := earlier.get(one.uuid)) is None:
+            continue
+        if grown := _grown(was.ecc_uncorrectable, one.ecc_uncorrectable):
+            says = "uncorrectable memory errors were counted under load"
+            found.append(
+                Sign(
+                    "ECC_UNDER_LOAD",
+                    Severity.FATAL,
+                    one.uuid,
+                    says,
+                    f"+{grown}",
+                    "TotalEccErrors",
+                    Action.CONTACT_SUPPORT,
+                )
+            )
+        if grown := _grown(was.ecc_corrected, one.ecc_corrected):
+            says = "memory errors were corrected under load"
+            found.append(Sign("ECC_CORRECTED", Severity.NOTE, one.uuid, says, f"+{grown}", "TotalEccErrors"))
+        if (grown := _grown(was.pcie_replays, one.pcie_replays)) >= REPLAYS:
+            says = "PCIe repeated transfers under load"
+            found.append(Sign("PCIE_REPLAYS", Severity.EVENT, one.uuid, says, f"+{grown}", "PcieReplayCounter"))
+        found += _link_errors(was, one)
+    known = {(sign.code, sign.uuid) for sign in scan(before)}
+    found += [sign for sign in scan(after) if (sign.code, sign.uuid) not in known and sign.code != "FOREIGN_PROCESSES"]
+    return found + _sampled(samples, {one.uuid: one.pcie_generation_max for one in before})
+
+
+def _grown(before: int | None, after: int | None) -> int:
+    return max(after - before, 0) if before is not None and after is not None else 0
+
+
+def _link_errors(was: Facts, one: Facts) -> list[Sign]:
+    grown = {
+        key: count - was.link_errors[key]
+        for key, count in one.link_errors.items()
+        if count > was.link_errors.get(key, count)
+    }
+    if not grown:
+        return []
+    text = ", ".join(f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items()))
+    broke = any(kind in {"recovery", "recovery failed"} for _, kind in grown)
+    says = "NVLinks had to recover under load" if broke else "NVLinks counted errors under load"
+    severity, action = (Severity.FAILS, Action.CONTACT_SUPPORT) if broke else (Severity.EVENT, Action.NONE)
+    return [
+        Sign(
+            "NVLINK_RECOVERY" if broke else "NVLINK_ERRORS",
+            severity,
+            one.uuid,
+            says,
+            text,
+            "NvLinkErrorCounter",
+            action,
+        )
+    ]
+
+
+def _sampled(samples: Sequence[Sample], generations: Mapping[str, int | None]) -> list[Sign]:
+    """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to save power)."""
+    found = []
+    by_gpu: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_gpu.setdefault(sample.uuid, []).append(sample)
+    for uuid, of in by_gpu.items():
+        reasons = 0
+        for sample in of:
+            reasons |= sample.reasons or 0
+        hottest = max((s.temperature for s in of if s.temperature is not None), default=None)
+        slowest = min((s.clock for s in of if s.clock is not None), default=None)
+        read = ", ".join(
+            text
+            for text in (f"{slowest} MHz" if slowest is not None else "", f"{hottest} C" if hottest is not None else "")
+            if text
+        )
+        found += [
+            Sign(code, Severity.EVENT, uuid, says, read, "CurrentClocksEventReasons")
+            for bit, (code, says) in _REASONS.items()
+            if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
+        ]
+    best = [
+        replace(
+            of[0], pcie_generation=max((s.pcie_generation for s in of if s.pcie_generation is not None), default=None)
+        )
+        for of in by_gpu.values()
+    ]
+    says = "its PCIe link is of an older generation under load than those of the other GPUs"
+    found += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION", says, "CurrPcieLinkGeneration")
+    named = {sign.uuid for sign in found if sign.code == "PCIE_GENERATION"}
+    for one in best:
+        most = generations.get(one.uuid)
+        if one.uuid not in named and most and one.pcie_generation and one.pcie_generation < most:
+            says = "its PCIe link is of an older generation under load than it could be"
+            found.append(
+                Sign(
+                    "PCIE_GENERATION_LIMITED",
+                    Severity.NOTE,
+                    one.uuid,
+                    says,
+                    f"{one.pcie_generation} of {most}",
+                    "CurrPcieLinkGeneration",
+                )
+            )
+    return found
+
+
+def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
+    """The signs that are to be reported, each with code, severity and source."""
+    return tuple(
+        Finding(
+            sign.code,
+            f"{sign.code}: {sign.says} ({sign.uuid})",
+            fatal=sign.severity is Severity.FATAL,
+            action=sign.action,
+            subject=Subject(TEST, sign.uuid),
+            metadata={"found": sign.found, "severity": sign.severity.name.lower(), "source": f"NVML {sign.source}"},
+        )
+        for sign in signs
+        if sign.severity > Severity.NOTE
+    )
+
+
+def words(signs: Iterable[Sign]) -> str:
+    """The signs in one sentence for people; empty without any."""
+    return "; ".join(f"{sign.uuid}: {sign.says} ({sign.found})" for sign in signs)
+
+
+def with_signs(verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str]) -> Verdict:
+    """``verdict`` beside what was seen of the GPUs ``uuids``: their findings are added, and one that fails makes a pass a failure.
+
+    An inconclusive run becomes a failure by such a sign too. A run that is passed or failed clears the scan's subject of each GPU that has none.
+    """
+    if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
+        return verdict
+    raised = findings(signs)
+    worst = max(signs, key=lambda sign: sign.severity, default=None)
+    if verdict.outcome is not Outcome.FAILED and worst is not None and worst.severity >= Severity.FAILS:
+        bad = [sign for sign in signs if sign.severity >= Severity.FAILS]
+        advice = "take it out of service" if worst.severity is Severity.FATAL else "see the driver's log on the node"
+        verdict = replace(
+            verdict,
+            outcome=Outcome.FAILED,
+            code=worst.code,
+            reason=f"{words(bad)}; {advice}. Besides: {verdict.reason}",
+            subject=worst.uuid,
+        )
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        return verdict
+    seen = {Subject(TEST, uuid) for uuid in uuids} - {one.subject for one in raised}
+    return replace(verdict, findings=verdict.findings + raised, clears=verdict.clears | seen)

@@ -1,0 +1,107 @@
+"""Tools that daemonise, and tools that write anything at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from preflight_proto.check import child
+from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+
+STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
+
+
+def run(connector: FakeConnector, folder: Path, **variables: str) -> CheckRun:
+    return run_check(STRANGER, connector, folder, variables, check="tmp-space")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_child_with_a_session_of_its_own_that_keeps_the_pipes_is_not_waited_for(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    ran = run(connector, tmp_path, GO="daemon", PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
+    assert ran.result.outcome == "passed"
+    assert "said 'before\\n' status 3 timed out False" in ran.lines
+
+
+@pytest.mark.parametrize("go", ["daemon", "quiet daemon"])
+def test_nothing_that_a_tool_started_outlives_the_check(connector: FakeConnector, tmp_path: Path, go: str) -> None:
+    run(connector, tmp_path, GO=go, PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
+    pid = int((tmp_path / "pid").read_text())
+    lives = alive(pid)
+    if lives:
+        os.kill(pid, signal.SIGKILL)
+    assert not lives
+
+
+@pytest.mark.anyio
+async def test_a_tool_that_daemonises_returns_within_the_grace_and_keeps_its_output(tmp_path: Path) -> None:
+    # The child leaves the session, and its environment is empty: nothing marks it but the pipes.
+    daemon = "echo out; echo err >&2; env -i setsid sleep 60 & wait $!"
+    started = time.monotonic()
+    done = await child.run(["sh", "-c", daemon], timeout=0.5)
+    assert time.monotonic() - started < 0.5 + child.GRACE
+    assert (done.stdout, done.stderr, done.timed_out) == ("out\n", "err\n", True)
+
+
+@pytest.mark.anyio
+async def test_what_was_written_before_the_end_is_read_whole() -> None:
+    done = await child.run(["sh", "-c", "yes | head -c 300000; setsid sleep 60 & exit 0"], timeout=30)
+    assert (len(done.stdout), done.truncated) == (300000, False)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+NASTY = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.sampled_from(
+            [
+                b"\x1b[2J",
+                b"\x1b]0;x\x07",
+                b"\x00",
+                "\u202e\u2028\u0085".encode(),
+                b"\r\n",
+                b"NaN",
+                b"1e999",
+                b"\\",
+                b'"',
+            ]
+        ),
+    ),
+    max_size=12,
+).map(b"".join)
+
+
+@given(said=NASTY)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
+    connector: FakeConnector, tmp_path: Path, said: bytes
+) -> None:
+    connector.batches.clear()
+    (tmp_path / "said").write_bytes(said)
+    ran = run(connector, tmp_path, GO="says", SAID=str(tmp_path / "said"))
+    assert all(line.isprintable() for line in ran.lines)
+    assert [line for line in ran.lines if line.startswith("tmp-space: failed SAID")] == ran.lines[-1:]
+    assert (ran.exit_code, ran.result.code, ran.result.measured, ran.result.expected) == (1, "SAID", None, None)
+    assert ran.result.reason.isprintable()
+    assert json.loads(ran.termination)["duration"] >= 0
+    [event] = connector.events
+    assert event.message.isprintable()
+    assert event.metadata["text"].isprintable()

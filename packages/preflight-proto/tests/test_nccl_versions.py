@@ -1,0 +1,176 @@
+"""What NCCL 2.9 to 2.30, nccl-tests and torch printed on machines of others, and what each of it is.
+
+Lines of a public report name it; the others are the format strings of NCCL's source at the tag that stands beside them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from preflight_proto.check.nccl import Kind, classify
+
+CUDA = "h: Test NCCL failure common.cu:1005 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '"
+SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
+INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
+REMOTE = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+TO = "10.0.0.1<4242>"
+
+FABRIC = (
+    "[2025-05-10 23:09:41] bm-h100-02:630335:630409 [2] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",  # NVIDIA/nccl#1705
+    "node2:242431:242479 [5] transport/nvls.cc:158 NCCL WARN Cuda failure 1 'invalid argument'",  # NVIDIA/nccl#1338
+    "transport/nvls.cc:165 NCCL WARN Cuda failure 'invalid argument'",  # NVIDIA/nccl#976
+    "h:1:2 [0] transport/nvls.cc:268 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 1 "
+    "'invalid argument'.\nThis is usually caused by a system or configuration error in the Fabric Manager or NVSwitches.",  # 2.29
+    "h:1:2 [0] mnnvl.cc:66 NCCL WARN MNNVL (cliqueSize 18) is available but not working on this system. Check the IMEX channel "
+    "configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",  # 2.29
+    "gpu: Test CUDA failure common.cu:1030 'system not yet initialized'",  # NVIDIA/nccl-tests#338
+    "h:1:2 [0] init.cc:1 NCCL WARN Cuda failure 802 'system not yet initialized'",  # 2.21
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",  # torch
+)
+BOOTSTRAP = (
+    f"h:1:2 [0] misc/socket.cc:424 NCCL WARN Net : Connect to {TO} failed : Connection refused",  # 2.14
+    f"h:1:2 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {TO} failed : No route to host",  # 2.18
+    f"h:1:2 [0] misc/socket.cc:567 NCCL WARN socketPollConnect: Connect to {TO} returned 111(Connection refused) errno 115(Operation now in progress)",  # 2.21
+    f"h:1:2 [0] misc/socket.cc:567 NCCL WARN socketPollConnect: connect to {TO} returned Connection refused, exceeded error retry count after 35 attempts",  # 2.27
+    "h:1:2 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: connect to fd00::1<4242> failed : Network is unreachable",  # 2.27
+    "h:1:2 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: exceeded timeouts (10)",  # 2.18
+    "h:1:2 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",  # 2.14 to 2.29
+)
+PEER = (
+    "h:1:2 [0] misc/socket.cc:523 NCCL WARN Net : Connection closed by remote peer node-2<34567>",  # 2.14
+    "h:1:2 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node-2<34567>",  # 2.18
+    f"h:1:2 [0] transport/net_ib.cc:1219 NCCL WARN NET/IB : Got completion from peer {TO} with error 12, opcode 32, len 0, vendor err 129",  # 2.14
+    f"h:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer {TO} with status=12 opcode=0 len=0 vendor err 129 (Send)",  # 2.21
+    f"h:1:2 [0] p2p.cc:1 NCCL WARN NET/IB: Got completion from peer {TO} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_3",  # 2.29
+    "h:1:2 [0] misc/socket.cc:1 NCCL WARN Net : Call to recv from node-2<34567> failed : Connection reset by peer",  # 2.14
+    "h:1:2 [0] misc/socket.cc:1 NCCL WARN socketProgressOpt: Call to send to node-2<34567> failed : Broken pipe",  # 2.24
+    "h:1:2 [0] os/linux.cc:1 NCCL WARN ncclOsSocketProgressOpt: Call to recv from node-2<34567> failed : 104 (Connection reset by peer)",  # 2.29
+    "[2026-01-01 12:08:32] node-0:194:710 [0] int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, fi_cq_err_entry*, uint16_t):46 NCCL WARN "
+    "NET/OFI Request 0x7f456c222f60 completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed)",  # aws-ofi-nccl
+    "h:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out errno 110",  # 2.20
+    "h:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR",  # 2.27
+)
+NO_ADDRESS = (
+    "misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",  # a wrong GID index, or InfiniBand and RoCE mixed
+    "NCCL WARN Call to ibv_modify_qp failed with error No such device",  # RoCE in a container without the card's network
+    "NCCL WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f0:1, curr state INIT, next state RTR, local GID index 3, local GID ::, remote GID ::",
+)
+SHM = (
+    "h:202016:202235 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes, error: No space left on device (28)",  # pytorch/ci-infra#490
+    "[3] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-1462445a6f01cbfc-1-2-3 (size 9637888)",  # NVIDIA/nccl#525
+    "h:1:2 [1] misc/shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl- (size 192814336), error: No such file or directory (2)",  # vllm-project/vllm#18831
+)
+TOPOLOGY = (
+    "h:1:2 [0] graph/xml.cc:100 NCCL WARN XML Parse : Unexpected EOF",  # 2.14 to 2.29
+    "h:1:2 [0] graph/xml.cc:160 NCCL WARN XML Mismatch : cpu / system",
+    "h:1:2 [0] graph/xml.cc:130 NCCL WARN XML Parse error : expecting '<', got 'x'",
+    "h:1:2 [0] graph/xml.cc:140 NCCL WARN Error : XML parser is limited to 1024 nodes",
+    "h:1:2 [0] graph/xml.cc:150 NCCL WARN Error : too many XML nodes (max 1024)",
+)
+DRIVER = (
+    "h:1:2 [0] misc/nvmlwrap.cc:1 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
+    "h: Test CUDA failure common.cu:892 'system has unsupported display driver / cuda driver combination'",
+    "noodle-4090-0:1896106:1896121 [1] enqueue.cc:47 NCCL WARN Cuda failure 'named symbol not found'",  # NVIDIA/nccl-tests#208
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",  # torch
+)
+WHAT = [
+    *((Kind.ENVIRONMENT, "FABRIC_NOT_READY", line, CUDA) for line in FABRIC),
+    *((Kind.ENVIRONMENT, "BOOTSTRAP", line, REMOTE) for line in BOOTSTRAP),
+    *((Kind.PEER, "NCCL_REMOTE_ERROR", line, SYSTEM) for line in PEER),
+    *((Kind.ENVIRONMENT, "RDMA_ADDRESS", line, SYSTEM) for line in NO_ADDRESS),
+    (
+        Kind.ENVIRONMENT,
+        "MEMLOCK",
+        "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument",
+        SYSTEM,
+    ),
+    *((Kind.ENVIRONMENT, "SHM_FULL", line, SYSTEM) for line in SHM),
+    *((Kind.ENVIRONMENT, "TOPOLOGY_FILE_UNREADABLE", line, INTERNAL) for line in TOPOLOGY),
+    *((Kind.ENVIRONMENT, "DRIVER_MISMATCH", line, SYSTEM) for line in DRIVER),
+    (
+        Kind.ENVIRONMENT,
+        "GPU_NOT_VISIBLE",
+        "h:1:2 [0] misc/nvmlwrap.cc:1 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: Not Found",
+        SYSTEM,
+    ),
+    (Kind.ENVIRONMENT, "GPU_COUNT", "RuntimeError: No CUDA GPUs are available", ""),
+    (
+        Kind.ENVIRONMENT,
+        "PEER_ACCESS",
+        "h:1:2 [0] transport/shm.cc:590 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
+        CUDA,
+    ),
+    (Kind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure common.cu:262 'no kernel image is available for execution on the device'", ""),
+    (Kind.DEVICE, "GPU_ECC", "qh138: Test CUDA failure common.cu:422 'uncorrectable ECC error encountered'", ""),
+    (Kind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure util.cu:1 'device kernel image is invalid'", ""),
+    (
+        Kind.ENVIRONMENT,
+        "GPU_OCCUPIED",
+        "h: Test CUDA failure common.cu:1 'MPS client failed to connect to the MPS control daemon or the MPS server'",
+        "",
+    ),
+    *(
+        (Kind.ENVIRONMENT, "LIBRARY_MISSING", f"all_reduce_perf: {words}", "")
+        for words in (
+            "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by all_reduce_perf)",
+            "symbol lookup error: all_reduce_perf: undefined symbol: ncclCommWindowRegister",
+        )
+    ),
+    (Kind.DEVICE, "GPU_LOST", "h:1:2 [3] misc/nvmlwrap.cc:1 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost", SYSTEM),
+    (Kind.DEVICE, "GPU_ECC", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'", CUDA),
+    (
+        Kind.DEVICE,
+        "GPU_ECC",
+        "h:1:2 [3] transport/nvls.cc:254 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'",
+        CUDA,
+    ),
+    (Kind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 719 'unspecified launch failure'", CUDA),
+    (Kind.CLASS, "NCCL_CUDA_ERROR", "w:2918:4483 [4] init.cc:263 NCCL WARN Cuda failure 'initialization error'", ""),  # NVIDIA/nccl#1029
+    (Kind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [1] init.cc:263 NCCL WARN Cuda failure 1 'invalid argument'", CUDA),
+    (Kind.CLASS, "NCCL_INVALID_ARGUMENT", "h: Test NCCL failure common.cu:94 'invalid argument / '", ""),
+    (
+        Kind.CLASS,
+        "NCCL_INVALID_ARGUMENT",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid argument (run with NCCL_DEBUG=WARN for details)",
+        "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "code", "line", "ends_in"), WHAT)
+def test_the_words_of_every_version_are_what_they_mean_whatever_class_it_ends_in(
+    kind: Kind, code: str, line: str, ends_in: str
+) -> None:
+    for order in (f"{line}\n{ends_in}", f"{ends_in}\n{line}"):
+        error = classify(order)
+        assert error is not None
+        assert (error.kind, error.code) == (kind, code)
+
+
+@pytest.mark.parametrize("line", [*BOOTSTRAP[:4], SHM[2], TOPOLOGY[0], *FABRIC[:3]])
+def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_fault(line: str) -> None:
+    error = classify(f"{line}\nh:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'")
+    assert error is not None
+    assert error.code == "GPU_ECC"
+
+
+@pytest.mark.parametrize("closed", [line for line in PEER if "ibv_modify_qp" not in line])
+@pytest.mark.parametrize("beside", [*BOOTSTRAP[:4], FABRIC[0]])
+def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(closed: str, beside: str) -> None:
+    error = classify(f"{beside}\n{closed}\n{REMOTE}")
+    assert error is not None
+    assert error.kind is Kind.PEER
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "h:1:2 [0] NCCL INFO NET/IB : No device found.",
+        "h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying",
+        "h:1:2 [0] NCCL INFO socketPollConnect: connect to 10.0.0.1<4242> returned Connection refused, retrying (1/35) after sleep for 100 msec",
+        "h:1:2 [0] NCCL INFO Could not open XML topology file /x.xml : No such file or directory",
+        "h:1:2 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No such file or directory",
+        "h:1:2 [0] NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, retrying 1/5 after 100 msec of sleep",
+    ],
+)
+def test_what_nccl_merely_narrates_is_no_error(line: str) -> None:
+    assert classify(line) is None

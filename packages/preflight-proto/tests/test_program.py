@@ -1,0 +1,72 @@
+"""How programs end: by their own status, and without a traceback when nobody reads on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from preflight_proto.program import UNREAD, package_version, version_of
+
+STRANGER = Path(__file__).with_name("stranger.py")
+
+
+def ended(body: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    code = f"from preflight_proto.program import leave\nimport sys\ndef command():\n    {body}\nleave(command)"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("return 0", 0), ("return 7", 7), ("sys.exit(2)", 2), ("sys.exit()", 0), ("raise KeyboardInterrupt", 130)],
+)
+def test_a_program_ends_with_its_command_s_status(body: str, status: int) -> None:
+    done = ended(body)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("body", ["print('x' * 1000000); return 0", "print('x'); return 0", "print('x'); sys.exit(0)"])
+def test_a_reader_that_went_away_ends_it_without_a_word(body: str) -> None:
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
+        assert reader.stdin is not None
+        reader.wait()  # nobody reads the pipe from here on
+        done = ended(body, reader.stdin.fileno())
+    assert (done.returncode, done.stderr) == (UNREAD, "")
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_a_full_disk_is_one_sentence(size: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = ended(f"print('x' * {size}); return 0", full.fileno())
+    assert (done.returncode, done.stderr) == (
+        1,
+        "standard output: cannot be written (No space left on device); write elsewhere.\n",
+    )
+
+
+def test_a_fault_of_the_command_itself_is_not_hidden() -> None:
+    done = ended("open('/nowhere/at/all'); return 0")
+    assert (done.returncode, "FileNotFoundError" in done.stderr) == (1, True)
+
+
+def test_versions_are_those_of_installed_packages() -> None:
+    assert (
+        version_of("preflight_proto.check.runner") == package_version("preflight-proto") == version("preflight-proto")
+    )
+    assert package_version("no-such-package-anywhere") == "unknown"
+
+
+def test_a_check_says_its_version_without_any_settings() -> None:
+    done = subprocess.run(
+        [sys.executable, str(STRANGER), "--version"], capture_output=True, text=True, check=False, env={}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("preflight-")

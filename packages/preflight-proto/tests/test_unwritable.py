@@ -1,0 +1,138 @@
+"""Whether anybody can read what a check says changes nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from preflight_proto.check.testing import FakeConnector, environment
+from preflight_proto.result import Result, from_termination
+
+STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
+PLACES = ["full", "gone", "closed", "stalled"]
+
+
+class Ended:
+    """All that must not depend on a log: exit status, result, events."""
+
+    def __init__(self, status: int, folder: Path, connector: FakeConnector) -> None:
+        self.status = status
+        self.result: Result = from_termination("tmp-space", (folder / "termination-log").read_text(), status)
+        self.events = [
+            (e.check_name, e.is_fatal, e.is_healthy, e.message, list(e.error_code), e.processing_strategy.name)
+            for e in connector.events
+        ]
+        connector.batches.clear()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ended) and self._facts() == other._facts()
+
+    def __repr__(self) -> str:
+        return repr(self._facts())
+
+    def _facts(self) -> tuple[Any, ...]:
+        # How much room /tmp has changes between two runs.
+        reason = re.sub(r"\d+ GiB free", "N GiB free", self.result.reason)
+        return self.status, msgspec.structs.replace(self.result, duration=0.0, reason=reason), self.events
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def run(
+    connector: FakeConnector, folder: Path, variables: Mapping[str, str], *, stdout: str = "", stderr: str = ""
+) -> Ended:
+    """Run the stranger's check with streams that lead to such places."""
+    (folder / "termination-log").unlink(missing_ok=True)
+    ends: list[int] = []
+    given: dict[str, int] = {}
+    for name, place in (("stdout", stdout), ("stderr", stderr)):
+        if place in {"full", "closed"}:
+            given[name] = os.open("/dev/full", os.O_WRONLY)
+        elif place:
+            reader, given[name] = os.pipe()
+            if place == "stalled":
+                os.set_blocking(given[name], False)
+                while True:
+                    try:
+                        os.write(given[name], b"x" * 4096)
+                    except BlockingIOError:
+                        break
+                os.set_blocking(given[name], True)
+                ends.append(reader)
+            else:
+                os.close(reader)
+    closing = "".join(f" {number}>&-" for number, place in ((1, stdout), (2, stderr)) if place == "closed")
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@"{closing}', "sh", *STRANGER],
+        env=environment(connector, folder, variables),
+        stdin=subprocess.DEVNULL,
+        stdout=given.get("stdout", subprocess.DEVNULL),
+        stderr=given.get("stderr", subprocess.DEVNULL),
+    )
+    status = process.wait(timeout=40)
+    for descriptor in [*ends, *given.values()]:
+        os.close(descriptor)
+    return Ended(status, folder, connector)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"LEAST_GIB": "1000000"},
+        {"LEAST_GIB": "1000000", "GATE": "observe"},
+        {"GO": "wrong", "PREFLIGHT_LOG": "debug"},
+        {"LEAST_GIB": "many"},
+    ],
+    ids=["passes", "fails", "observes", "breaks", "misconfigured"],
+)
+def test_what_cannot_be_written_changes_no_verdict_no_status_no_result_and_no_event(
+    connector: FakeConnector, tmp_path: Path, variables: dict[str, str], place: str, stream: str
+) -> None:
+    as_ever = run(connector, tmp_path, variables)
+    assert run(connector, tmp_path, variables, **{stream: place}) == as_ever
+
+
+def test_both_closed_change_nothing_either(connector: FakeConnector, tmp_path: Path) -> None:
+    as_ever = run(connector, tmp_path, {})
+    assert run(connector, tmp_path, {}, stdout="closed", stderr="closed") == as_ever
+    assert as_ever.status == 0
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--level=2"]])
+def test_a_manual_that_nobody_reads_changes_no_status(arguments: list[str]) -> None:
+    expected = subprocess.run([*STRANGER, *arguments], capture_output=True, check=False).returncode
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*STRANGER, *arguments], stdout=full, stderr=full, check=False)
+    assert done.returncode == expected
+
+
+def test_a_reader_that_stalls_costs_a_second_once(connector: FakeConnector, tmp_path: Path) -> None:
+    started = time.monotonic()
+    run(connector, tmp_path, {})
+    usual = time.monotonic() - started
+    started = time.monotonic()
+    run(connector, tmp_path, {"GO": "flood"}, stdout="stalled")
+    assert time.monotonic() - started < usual + 4
+
+
+@pytest.mark.parametrize("path", ["/nowhere/log", "/dev/full", "/", "/proc/self/nothing"])
+def test_a_result_that_cannot_be_written_is_said_and_changes_no_status(
+    connector: FakeConnector, tmp_path: Path, path: str
+) -> None:
+    env = environment(connector, tmp_path, {"PREFLIGHT_RESULT_PATH": path})
+    done = subprocess.run(STRANGER, env=env, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert any(f"result: {path} cannot be written" in line for line in lines)
+    assert lines[-1].startswith("tmp-space: passed OK")
