@@ -12,6 +12,8 @@ UNITS = {
     "m": Fraction(1, 1000),
     "Mi": Fraction(2**20),
     "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "T": Fraction(10**12),
     "k": Fraction(1000),
     "M": Fraction(10**6),
     "G": Fraction(10**9),
@@ -136,6 +138,9 @@ def of(container: dict[str, Any], kind: str, name: str) -> Fraction:
 
 def cost(pod: dict[str, Any], kind: str, name: str) -> Fraction:
     """What the scheduler (or a quota) counts, told as the documentation of sidecar containers tells it."""
+    own = pod["spec"].get("resources") or {}
+    if any(name in (own.get(side) or {}) for side in ("requests", "limits")):
+        return of({"resources": own}, kind, name)
     init = pod["spec"].get("initContainers") or []
     peaks = []
     for position, container in enumerate(init):

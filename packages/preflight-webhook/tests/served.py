@@ -18,10 +18,22 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets, version
 
-__all__ = ["Webhook", "api_server", "asking", "client_of", "entry", "wait_until", "webhook", "write_certificate"]
+__all__ = [
+    "Webhook",
+    "api_server",
+    "asking",
+    "client_of",
+    "entry",
+    "kube_apiserver",
+    "wait_until",
+    "webhook",
+    "write_certificate",
+]
 
+ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
+"""Names a folder with the kube-apiserver of Kubernetes 1.35."""
 PATIENCE = 40.0
 """Seconds for what ought to happen at once."""
 
@@ -84,6 +96,20 @@ def wait_until(done: Callable[[], bool], process: subprocess.Popen[bytes] | None
         assert time.monotonic() < end
         assert process is None or process.poll() is None
         time.sleep(0.05)
+
+
+def kube_apiserver(wanted: str) -> Path:
+    """The one of Kubernetes ``wanted``; skips the test, visibly, where there is none."""
+    if (now := assets()) is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    if wanted == "1.35":
+        if not (folder := os.environ.get(ASSETS_135)):
+            pytest.skip(f"{ASSETS_135} is not set: no kube-apiserver of Kubernetes 1.35")
+        return Path(folder) / "kube-apiserver"
+    found = now / "kube-apiserver"
+    if (is_version := version(found)) != wanted:
+        pytest.skip(f"KUBEBUILDER_ASSETS holds kube-apiserver {is_version}, not {wanted}")
+    return found
 
 
 @contextmanager

@@ -187,13 +187,15 @@ def test_a_pod_with_resources_of_its_own_gets_checks_without_cpu_or_memory() -> 
     assert set(checks(after)[0]["resources"]["limits"]) == {GPU}
 
 
-def test_nccl_checks_need_a_network_and_a_gang() -> None:
+def test_a_test_between_nodes_needs_a_network_and_a_gang() -> None:
     config = parse("checks: [{name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a}]")
     decision, _ = judged(gpu_pod(), config)
-    assert (decision.result, [(s.check, s.reason) for s in decision.skipped]) == (
-        "no-checks",
-        [("nccl-loopback", "no-network"), ("nccl-allreduce", "no-gang")],
+    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (
+        ["nccl-loopback"],
+        [("nccl-allreduce", "no-gang")],
     )
+    decision, _ = judged(gpu_pod(schedulingGroup={"podGroupName": "train"}), config)
+    assert [(s.check, s.reason) for s in decision.skipped] == [("nccl-allreduce", "no-network")]
     pod = gpu_pod()
     pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mlnxnics"] = "4"
     _, after = judged(pod, config)
@@ -237,7 +239,7 @@ def test_a_bad_quantity_is_denied_by_name() -> None:
 
 
 @pytest.mark.parametrize("cpu", ["8", "16"])
-def test_guaranteed_pods_stay_so_with_a_cpu_that_is_no_whole_number(cpu: str) -> None:
+def test_a_guaranteed_pod_of_one_container_gives_its_checks_all_of_its_cores(cpu: str) -> None:
     limits = {GPU: "1", "cpu": cpu, "memory": "1Gi"}
     pod = gpu_pod()
     pod["spec"]["containers"][0]["resources"] = {"limits": limits}
@@ -245,4 +247,22 @@ def test_guaranteed_pods_stay_so_with_a_cpu_that_is_no_whole_number(cpu: str) ->
     resources = checks(after)[0]["resources"]
     assert qos(after) == "Guaranteed"
     assert resources["limits"] == resources["requests"]
-    assert resources["limits"]["cpu"] == f"{int(cpu) * 1000 - 1}m"
+    assert resources["limits"]["cpu"] == cpu
+
+
+def test_no_more_cores_are_pinned_for_a_check_than_for_any_one_container() -> None:
+    pod = gpu_pod()
+    pod["spec"]["containers"] = [
+        {"name": name, "image": "i", "resources": {"limits": {GPU: "1", "cpu": "8", "memory": "1Gi"}}} for name in "ab"
+    ]
+    _, after = judged(pod)
+    assert qos(after) == "Guaranteed"
+    assert checks(after)[0]["resources"]["limits"]["cpu"] == "15999m"
+
+
+def test_the_cores_of_a_burstable_pod_are_never_pinned_so_none_is_held_back() -> None:
+    pod = gpu_pod()
+    pod["spec"]["containers"] = [
+        {"name": name, "image": "i", "resources": {"requests": {"cpu": "8"}, "limits": {GPU: "1"}}} for name in "ab"
+    ]
+    assert checks(judged(pod)[1])[0]["resources"]["requests"]["cpu"] == "16"

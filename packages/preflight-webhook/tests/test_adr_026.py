@@ -35,6 +35,7 @@ def config() -> Config:
 def with_allreduce() -> Config:
     values = copy.deepcopy(VALUES)
     values["preflight-injector"]["checks"].append(ALLREDUCE)
+    values["preflight-injector"]["gangController"] = "external"
     return rendered(values)
 
 
@@ -93,10 +94,16 @@ def test_only_the_listed_resource_makes_a_gpu_pod(config: Config) -> None:
     assert admitted(config, NICS)[0].result == "no-gpu"
 
 
-def test_without_network_devices_the_nccl_checks_are_left_out_and_dcgm_runs(config: Config) -> None:
+def test_without_network_devices_the_checks_that_need_none_run(config: Config) -> None:
+    """The ADR leaves every NCCL check out. One inside the node needs no network, so it stays (docs/design)."""
     decision, made = admitted(config, GPUS)
-    assert made.keys() == {"preflight-dcgm-diag", "preflight-bandwidth-check"}
-    assert [(one.check, one.reason) for one in decision.skipped] == [("nccl-loopback", "no-network")]
+    assert made.keys() == {"preflight-dcgm-diag", "preflight-nccl-loopback", "preflight-bandwidth-check"}
+    assert decision.skipped == []
+
+
+def test_without_network_devices_the_fabric_between_nodes_is_not_tested(with_allreduce: Config) -> None:
+    decision, _ = admitted(with_allreduce, GPUS, workloadRef={"name": "train", "podGroup": "workers"})
+    assert [(one.check, one.reason) for one in decision.skipped] == [("nccl-allreduce", "no-network")]
 
 
 def test_checks_get_all_gpus_and_network_devices_of_the_pod(config: Config) -> None:
@@ -121,7 +128,8 @@ def test_the_topology_mapping_reaches_the_nccl_check_with_the_instance_type(conf
 
 
 def test_the_gang_controller_reads_the_same_label_for_it() -> None:
-    made = render(UMBRELLA, {**VALUES, "preflight-gang": {"enabled": True}})
+    checks = [check["name"] for check in VALUES["preflight-injector"]["checks"]]
+    made = render(UMBRELLA, {**VALUES, "preflight-gang": {"enabled": True, "checks": checks}})
     [told] = [o for o in made if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "preflight-gang"]
     wanted = VALUES["preflight-injector"]["ncclTopology"]["instanceTypeLabel"]
     assert yaml.safe_load(told["data"]["config.yaml"])["instanceTypeLabel"] == wanted

@@ -10,6 +10,8 @@ import jsonpatch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
+from preflight_proto.names import CLAIMS_ANNOTATION
 from preflight_webhook.admission import decide
 from preflight_webhook.claims import Claim, Devices, Ref, devices, read
 from preflight_webhook.config import Config, parse
@@ -20,7 +22,7 @@ CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}
 networkDetection: {deviceClasses: [rdma.nvidia.com]}
 """
-CONFIG = parse("checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]" + CLASSES)
+CONFIG = parse("checks: [{name: dcgm-diag, image: d}]" + CLASSES)
 
 
 def exactly(device_class: str, **fields: Any) -> dict[str, Any]:
@@ -61,7 +63,7 @@ ADMIN = exactly("gpu.nvidia.com", adminAccess=True)
         (claim(exactly("fpga.example.com")), Devices(False, False, 0)),
         (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 2))), Devices(True, False, 2)),
         (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 1))), Devices(True, False, None)),
-        (claim(first_available(("gpu.nvidia.com", 2), ("fpga.example.com", 2))), Devices(False, False, 0)),
+        (claim(first_available(("gpu.nvidia.com", 2), ("fpga.example.com", 2))), Devices(True, False, None)),
         (claim(ADMIN), Devices(False, False, 0)),
         (claim(ADMIN, NIC), Devices(False, True, 0)),
         (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "adminAccess": True}), Devices(False, False, 0)),
@@ -119,7 +121,7 @@ def judged(
 
 def test_gpu_and_network_claims_are_referenced_whole_and_others_are_not() -> None:
     decision, after = judged(pod_with("fpga", "net", "own"))
-    assert decision.checks == ["dcgm-diag", "nccl-loopback"]
+    assert decision.checks == ["dcgm-diag"]
     for one in after["spec"]["initContainers"]:
         assert one["resources"]["claims"] == [{"name": "net"}, {"name": "own"}]
         assert {"name": "EXPECTED_GPUS", "value": "4"} in one["env"]
@@ -133,8 +135,11 @@ def test_claims_and_extended_resources_add_up() -> None:
     assert one["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
 
-def test_without_a_network_claim_there_are_no_nccl_checks() -> None:
-    assert [(s.check, s.reason) for s in judged(pod_with("own"))[0].skipped] == [("nccl-loopback", "no-network")]
+def test_without_a_network_claim_the_fabric_is_not_tested() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]" + CLASSES)
+    pod = pod_with("own")
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    assert [(s.check, s.reason) for s in judged(pod, config)[0].skipped] == [("nccl-allreduce", "no-network")]
 
 
 def test_a_pod_whose_claims_are_for_something_else_is_left_alone() -> None:
@@ -143,14 +148,117 @@ def test_a_pod_whose_claims_are_for_something_else_is_left_alone() -> None:
     assert "gpu.nvidia.com" in decision.message
 
 
-def test_checks_are_not_run_on_a_claim_that_other_pods_may_use_unless_allowed() -> None:
-    assert judged(pod_with("shared"))[0].label == "no-checks-shared"
-    allowed = parse(
-        "checks: [{name: dcgm-diag, image: d}]" + CLASSES.replace("{deviceC", "{sharedClaims: inject, deviceC", 1)
-    )
-    assert judged(pod_with("shared"), allowed)[0].checks == ["dcgm-diag"]
-    able = parse("checks: [{name: dcgm-diag, image: d}, {name: mine, image: m, supports: [shared]}]" + CLASSES)
+def shared_claims(how: str, checks: str = "{name: dcgm-diag, image: d}") -> Config:
+    return parse(f"checks: [{checks}]" + CLASSES.replace("{deviceC", f"{{sharedClaims: {how}, deviceC", 1))
+
+
+def in_use(pod: str) -> dict[Ref, Claim | None]:
+    made = {**claim(GPU), "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]}}
+    return {**KNOWN, Ref("resourceclaims", "shared"): read(made)}
+
+
+def test_the_gpus_of_a_claim_by_name_are_tested_where_no_other_pod_has_it() -> None:
+    decision, after = judged(pod_with("shared"))
+    assert decision.checks == ["dcgm-diag"]
+    assert after["spec"]["initContainers"][0]["resources"]["claims"] == [{"name": "shared"}]
+
+
+def test_while_another_pod_has_it_a_required_check_denies_and_says_whose_it_is() -> None:
+    decision, _ = judged(pod_with("shared"), known=in_use("trainer-0"))
+    assert decision.denied
+    assert 'claim "shared" is in use by pod trainer-0' in decision.message
+    assert "resourceClaimTemplateName" in decision.message
+
+
+def test_gpus_of_its_own_beside_a_claim_in_use_do_not_hide_it() -> None:
+    assert judged(pod_with("own", "shared"), known=in_use("trainer-0"))[0].denied
+
+
+@pytest.mark.parametrize("check", ["{name: mine, image: m}", "{name: dcgm-diag, image: d, enforcement: observe}"])
+def test_a_check_that_holds_nobody_back_is_left_out_instead(check: str) -> None:
+    assert judged(pod_with("shared"), shared_claims("auto", check), in_use("t"))[0].label == "no-checks-shared"
+
+
+def test_the_operator_may_leave_claims_by_name_out_or_test_them_always() -> None:
+    skipping = shared_claims("skip")
+    assert judged(pod_with("shared"), skipping)[0].label == "no-checks-shared"
+    assert judged(pod_with("shared"), shared_claims("inject"), in_use("t"))[0].checks == ["dcgm-diag"]
+    able = shared_claims("skip", "{name: dcgm-diag, image: d}, {name: mine, image: m, supports: [shared]}")
     assert judged(pod_with("shared"), able)[0].checks == ["mine"]
+    decision, after = judged(pod_with("own", "shared"), skipping)
+    assert "claim shared cannot be tested" in decision.message
+    [one] = after["spec"]["initContainers"]
+    assert one["resources"]["claims"] == [{"name": "own"}]
+    assert {"name": "EXPECTED_GPUS", "value": "4"} in one["env"]
+
+
+def test_alternatives_of_which_one_is_a_gpu_are_tested() -> None:
+    known = {
+        **KNOWN,
+        Ref(TEMPLATES, "own"): read(template(first_available(("gpu.nvidia.com", 1), ("fpga.example.com", 1)))),
+    }
+    decision, after = judged(pod_with("own"), known=known)
+    assert decision.checks == ["dcgm-diag"]
+    assert "EXPECTED_GPUS" not in json.dumps(after)
+
+
+@pytest.mark.parametrize("name", ["gpu.nvidia.com", "h100.example.com"])
+def test_a_device_class_asked_for_as_an_extended_resource_is_a_gpu(name: str) -> None:
+    resource = f"deviceclass.resource.kubernetes.io/{name}"
+    main = {"name": "main", "image": "i", "resources": {"limits": {resource: "8"}}}
+    decision, after = judged({"metadata": {"name": "p"}, "spec": {"containers": [main]}})
+    assert decision.checks == ["dcgm-diag"]
+    [one] = after["spec"]["initContainers"]
+    assert one["resources"]["limits"] == {resource: "8"}
+    assert {"name": "EXPECTED_GPUS", "value": "8"} in one["env"]
+
+
+def test_another_class_asked_for_so_is_none() -> None:
+    limits = {"deviceclass.resource.kubernetes.io/fpga.example.com": "1"}
+    main = {"name": "main", "image": "i", "resources": {"limits": limits}}
+    assert judged({"metadata": {"name": "p"}, "spec": {"containers": [main]}})[0].result == "no-gpu"
+
+
+def seen(after: dict[str, Any]) -> dict[str, SeenClaim]:
+    return decode_admitted(after["metadata"]["annotations"][CLAIMS_ANNOTATION]).claims
+
+
+def with_uid(made: dict[str, Any], uid: str) -> Claim:
+    return read({**made, "metadata": {"uid": uid}})
+
+
+def test_what_was_known_of_claims_is_written_down_whether_the_pod_is_checked_or_not() -> None:
+    known: dict[Ref, Claim | None] = {
+        Ref("resourceclaims", "shared"): with_uid(claim(exactly("fpga.example.com")), "u1")
+    }
+    decision, after = judged(pod_with("shared"), known=known)
+    assert decision.result == "no-gpu"
+    assert seen(after) == {"shared": SeenClaim(kind="ResourceClaim", name="shared", uid="u1", gpu=False)}
+    assert judged(after, known=known)[0].result == "unchanged"
+    known = {Ref(TEMPLATES, "own"): with_uid(template(GPU), "u2")}
+    assert seen(judged(pod_with("own"), known=known)[1]) == {
+        "own": SeenClaim(kind="ResourceClaimTemplate", name="own", uid="u2", gpu=True)
+    }
+
+
+def test_a_claim_that_was_swapped_after_admission_can_be_told() -> None:
+    known: dict[Ref, Claim | None] = {
+        Ref("resourceclaims", "shared"): with_uid(claim(exactly("fpga.example.com")), "u1")
+    }
+    before = seen(judged(pod_with("shared"), known=known)[1])["shared"]
+    assert swapped(before, "u2", gpu=True)
+    assert not swapped(before, "u2", gpu=False)
+
+
+def test_a_forged_account_of_claims_is_replaced() -> None:
+    pod = pod_with("fpga")
+    pod["metadata"]["annotations"] = {CLAIMS_ANNOTATION: '{"v":1,"claims":{}}'}
+    assert list(seen(judged(pod)[1])) == ["fpga"]
+    plain = {
+        "metadata": {"name": "p", "annotations": {CLAIMS_ANNOTATION: "x"}},
+        "spec": {"containers": [{"name": "m"}]},
+    }
+    assert judged(plain)[1]["metadata"]["annotations"] == {}
 
 
 def test_without_the_claims_it_is_said_which_are_needed() -> None:
@@ -161,9 +269,47 @@ def test_without_the_claims_it_is_said_which_are_needed() -> None:
     )
 
 
-def test_without_device_classes_claims_do_not_matter() -> None:
-    config = parse("checks: [{name: dcgm-diag, image: d}]")
+def test_where_no_class_matters_claims_do_not() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]\nmirrorClaims: []")
     assert decide(json.dumps(pod_with("own")).encode(), "ml", config).result == "no-gpu"
+
+
+CHANNEL = "compute-domain-default-channel.nvidia.com"
+WITH_CHANNEL: dict[Ref, Claim | None] = {**KNOWN, Ref(TEMPLATES, "net"): read(template(exactly(CHANNEL)))}
+
+
+def test_a_channel_to_other_nodes_gpus_is_mirrored_with_nothing_configured() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]")
+    decision, after = judged(pod_with("net", limits={"nvidia.com/gpu": "4"}), config, WITH_CHANNEL)
+    [one] = after["spec"]["initContainers"]
+    assert one["resources"]["claims"] == [{"name": "net"}]
+    assert {"name": "EXPECTED_GPUS", "value": "4"} in one["env"]
+    assert "net" not in decision.message
+    assert judged(after, config, WITH_CHANNEL)[0].result == "unchanged"
+
+
+def test_claims_of_any_class_can_be_mirrored_and_no_other_is() -> None:
+    both = pod_with("own", "fpga", "net")
+    [one] = judged(both, CONFIG, WITH_CHANNEL)[1]["spec"]["initContainers"]
+    assert one["resources"]["claims"] == [{"name": "own"}, {"name": "net"}]
+    every = parse("checks: [{name: dcgm-diag, image: d}]\nmirrorClaims: ['*.example.com']" + CLASSES)
+    [one] = judged(both, every, WITH_CHANNEL)[1]["spec"]["initContainers"]
+    assert one["resources"]["claims"] == [{"name": "own"}, {"name": "fpga"}]
+
+
+def test_a_request_that_may_be_met_by_another_class_is_not_mirrored() -> None:
+    known = {**KNOWN, Ref(TEMPLATES, "net"): read(template(first_available((CHANNEL, 1), ("fpga.example.com", 1))))}
+    [one] = judged(pod_with("own", "net"), CONFIG, known)[1]["spec"]["initContainers"]
+    assert one["resources"]["claims"] == [{"name": "own"}]
+
+
+def test_a_claim_that_does_not_exist_keeps_no_pod_without_gpus_where_no_claim_can_give_one() -> None:
+    config = parse("checks: [{name: dcgm-diag, image: d}]")
+    unknown: dict[Ref, Claim | None] = {Ref(TEMPLATES, "net"): None}
+    assert judged(pod_with("net"), config, unknown)[0].result == "no-gpu"
+    decision, _ = judged(pod_with("net", limits={"nvidia.com/gpu": "4"}), config, unknown)
+    assert decision.denied
+    assert "create the claim first" in decision.message
 
 
 NOTHING: dict[Ref, Claim | None] = {Ref(TEMPLATES, "own"): None}
@@ -192,10 +338,10 @@ def test_an_entry_of_a_kind_that_is_not_known_is_unresolved() -> None:
 def test_a_container_with_a_gpu_claim_decides_about_the_environment() -> None:
     config = parse("checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false" + CLASSES)
     pod = pod_with("own")
-    pod["spec"]["containers"][0]["env"] = [{"name": "NCCL_X", "value": "gpu"}]
-    pod["spec"]["containers"].insert(0, {"name": "side", "image": "i", "env": [{"name": "NCCL_X", "value": "side"}]})
+    pod["spec"]["containers"][0]["env"] = [{"name": "NCCL_ALGO", "value": "gpu"}]
+    pod["spec"]["containers"].insert(0, {"name": "side", "image": "i", "env": [{"name": "NCCL_ALGO", "value": "side"}]})
     [one] = judged(pod, config)[1]["spec"]["initContainers"]
-    assert {"name": "NCCL_X", "value": "gpu"} in one["env"]
+    assert {"name": "NCCL_ALGO", "value": "gpu"} in one["env"]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
@@ -208,5 +354,5 @@ def test_a_live_claim_is_found_in_the_version_that_the_cluster_serves(version: s
 
     pod = {"spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}]}}
     known = needed(Found("Pod p", "ml", pod, {}, confined=False), get)
-    assert known == {Ref("resourceclaims", "shared"): ()}
+    assert known == {Ref("resourceclaims", "shared"): Claim(())}
     assert asked[-1] == f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"

@@ -71,7 +71,7 @@ def test_validate_config_prints_every_problem_and_exits_2(tmp_path: Path) -> Non
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f'{file}: dcgm.diagLevel: "9" is not at most 4; change it.',
+        f"{file}: dcgm.diagLevel: must be at most 4; found the number 9.",
         f'{file}: checkTimeout: "never" is not a duration; write e.g. 300s, 10m or 1h30m.',
     ]
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonpatch
 import pytest
 import yaml
 from preflight_proto.stamp import gang_hash
@@ -43,7 +44,7 @@ def test_every_pod_and_template_is_explained(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "Job train: injected" in done.stdout
     assert "reserves: 8 nvidia.com/gpu" in done.stdout
-    assert "worst-case start delay: 4m10s" in done.stdout
+    assert "worst-case start delay: 30m10s" in done.stdout
     assert "Pod web: no-gpu" in done.stdout
 
 
@@ -53,7 +54,7 @@ def test_standard_input_and_json_work() -> None:
     assert (told["result"], told["checks"], told["worst_case_start_delay_seconds"]) == (
         "injected",
         ["dcgm-diag"],
-        250.0,  # another pod's diagnostic, its own, the report
+        1810.0,  # another pod's diagnostic, its own, the report
     )
 
 
@@ -99,9 +100,9 @@ def test_the_gang_is_explained(tmp_path: Path) -> None:
     lines = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout.splitlines()
     assert [line for line in lines if line.startswith("  gang: ")] == [
         "  gang: llm (by schedulingGroup, size not known at admission); takes part in its checks; told in ConfigMap preflight-llm",
-        "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm",
+        "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm.labels",
     ]
-    assert "Pod driver: stamped" in lines
+    assert "Pod driver: stamped, if its namespace is opted in" in lines
     # 10 minutes of it waiting for the others
     assert any(line.startswith("  worst-case start delay: 15m10s if every check") for line in lines)
 
@@ -116,8 +117,8 @@ def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
         return str(operation["value"])
 
     job = MEMBERS.split("---", maxsplit=1)[0]
-    assert label(job) == gang_hash("hpc", "llm")
-    assert label(job.replace(", namespace: hpc", "")) == gang_hash("default", "llm")
+    assert label(job) == gang_hash("hpc", "llm", "schedulingGroup")
+    assert label(job.replace(", namespace: hpc", "")) == gang_hash("default", "llm", "schedulingGroup")
 
 
 CLAIMS = """
@@ -166,7 +167,7 @@ def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(dra: str,
     assert "workers: injected" in both.stdout
     alone = explain("-f", str(tmp_path / "job.yaml"), "--config", dra)
     assert "workers: denied" in alone.stdout
-    assert "create the claim first" in alone.stdout
+    assert "give it with another -f (ResourceClaimTemplate gpus)" in alone.stdout
 
 
 def test_leaders_and_workers_are_told_apart() -> None:
@@ -210,8 +211,18 @@ def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
     )
     env = "env: [{name: NCCL_NET_PLUGIN, value: x}, {name: NCCL_TUNER_PLUGIN, value: x}], resources"
     done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
-    assert "warning: NCCL_NET_PLUGIN makes preflight-nccl-loopback load code of the workload" in done.stdout
-    assert "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it loads code" in done.stdout
+    assert "warning: NCCL_NET_PLUGIN may make preflight-nccl-loopback load code" in done.stdout
+    assert "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code" in done.stdout
+
+
+def test_of_what_the_configuration_sets_nobody_is_warned(tmp_path: Path) -> None:
+    """Of GANG_CONFIG_DIR and PREFLIGHT_STATE_DIR neither, which every gang-wide check gets."""
+    config = tmp_path / "config.yaml"
+    own = "env: [{name: NCCL_NET_PLUGIN, value: ours}]"
+    config.write_text(f"checks: [{{name: nccl-allreduce, image: a, {own}}}]\nskipNcclWithoutNetwork: false")
+    said = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout
+    assert "name: GANG_CONFIG_DIR" in said
+    assert "may make" not in said
 
 
 def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> None:
@@ -251,6 +262,19 @@ def test_what_controllers_write_to_their_pods_names_the_gang(
     assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
 
 
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_what_has_the_label_of_a_queue_is_told_as_kueue_admits_it(kind: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: dcgm-diag, image: d}]")
+    template = "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    spec, gang = MADE_BY[kind]
+    queued = "{name: train, labels: {kueue.x-k8s.io/queue-name: research}}"
+    text = f"kind: {kind}\nmetadata: {queued}\n{spec.replace('TEMPLATE', template)}"
+    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+    alone = text.replace("kueue.x-k8s.io/queue-name", "queue")
+    assert "  gang: " not in explain("-f", "-", "--config", str(config), stdin=alone).stdout
+
+
 def test_a_stateful_set_s_pods_start_in_order(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
@@ -282,6 +306,12 @@ def test_the_patch_is_left_out_where_wanted() -> None:
 def test_the_longest_delay_is_what_each_check_allows_itself(check: str, seconds: float) -> None:
     config = parse(f"checks: [{check}]\ndcgm: {{diagLevel: 2}}")
     assert longest(config.checks[0], config) == seconds
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(0, 910.0), (512, 910.0), (4096, 1268.4)])
+def test_a_large_gangs_all_reduce_may_take_longer(ranks: int, seconds: float) -> None:
+    config = parse("checks: [{name: nccl-allreduce, image: a}]\ngangTimeout: 10m")
+    assert longest(config.checks[0], config, ranks) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])
@@ -356,3 +386,90 @@ def test_one_that_cannot_be_read_is_one_sentence_and_exit_2(wrong: str) -> None:
     done = explain("-f", "-", stdin=GANG_JOB + wrong % "odd")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "PreflightConfig odd: " in done.stderr
+
+
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: training-gpus, uid: u1}
+spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com, count: 8}}]}}
+"""
+CLAIMING = """---
+apiVersion: v1
+kind: Pod
+metadata: {name: train}
+spec:
+  resourceClaims: [{name: gpus, resourceClaimName: training-gpus}]
+  containers: [{name: main, image: i, resources: {claims: [{name: gpus}]}}]
+"""
+IN_USE = "status: {reservedFor: [{resource: pods, name: other, uid: x}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", ["Pod train: injected", "claim gpus: ResourceClaim training-gpus, taken to be for GPUs; counted where"]),
+        (IN_USE, ["Pod train: denied", 'claim "gpus" is in use by pod other']),
+    ],
+)
+def test_it_says_what_becomes_of_a_claim_by_name(tmp_path: Path, more: str, expected: list[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}")
+    done = explain("-f", "-", "--config", str(config), stdin=CLAIM + more + CLAIMING)
+    assert [text for text in expected if text not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            "hostAliases: [{ip: 1.2.3.4, hostnames: [e.nvsentinel.svc]}]",
+            'spec.hostAliases says where "e.nvsentinel.svc" is',
+        ),
+        ("initContainers: [{name: preflight-mine, image: i}]", '"preflight-mine" is reserved'),
+        (
+            "initContainers: [{name: driver-x, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]",
+            "gets GPUs and starts before",
+        ),
+    ],
+)
+def test_it_says_why_a_pod_that_would_go_round_a_check_is_denied(tmp_path: Path, change: str, expected: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "checks: [{name: dcgm-diag, image: d}]\ndcgm: {hostengineAddr: 'e.nvsentinel.svc:5555'}\nproviderInit: [driver*]"
+    )
+    pod = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: train}}
+spec:
+  {change}
+  containers: [{{name: main, image: i, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]
+"""
+    done = explain("-f", "-", "--config", str(config), stdin=pod)
+    assert "Pod train: denied" in done.stdout
+    assert expected in done.stdout
+
+
+def test_a_pod_that_has_its_checks_is_called_injected_already() -> None:
+    container = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    namespace = {
+        "kind": "Namespace",
+        "apiVersion": "v1",
+        "metadata": {"name": "ml", "labels": {"nvsentinel.nvidia.com/preflight": "enabled"}},
+    }
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p", "namespace": "ml"},
+        "spec": {"containers": [container]},
+    }
+
+    def told(one: object, *options: str) -> str:
+        return explain("-f", "-", *options, stdin=yaml.safe_dump_all([namespace, one])).stdout
+
+    fresh = json.loads(told(pod, "-o", "json"))
+    after = jsonpatch.apply_patch(pod, fresh["patch"])
+    assert told(after, "--brief").startswith("Pod p: injected already\n")
+    again = json.loads(told(after, "-o", "json"))
+    assert (again["result"], again["patch"]) == ("unchanged", [])

@@ -51,7 +51,10 @@ REVIEW: dict[str, Any] = {
                 "containers": [
                     {
                         "name": "main",
-                        "env": [{"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"}, {"name": "NCCL_A", "value": "$(B)"}],
+                        "env": [
+                            {"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"},
+                            {"name": "NCCL_ALGO", "value": "$(B)"},
+                        ],
                         "volumeMounts": [{"name": "t", "mountPath": "/t"}, {"name": "shm", "mountPath": "/dev/shm"}],
                         "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi"}},
                         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},

@@ -26,6 +26,7 @@ MOST_GROWTH = 3 << 20
 PATIENCE = 20.0
 
 CONFIG = """
+mirrorClaims: []
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
 skipNcclWithoutNetwork: false
 ncclEnvPatterns: ['*', LD_PRELOAD]
@@ -68,7 +69,7 @@ def unlike(number: int) -> bytes:
     review = copy.deepcopy(REVIEW)
     review["request"]["object"]["metadata"]["labels"]["app.kubernetes.io/gang-id"] = f"g-{number}"
     review["request"]["object"]["spec"].pop("schedulingGroup")
-    review["request"]["object"]["spec"]["containers"][0]["env"] = [{"name": "NCCL_A", "value": str(number)}]
+    review["request"]["object"]["spec"]["containers"][0]["env"] = [{"name": "NCCL_ALGO", "value": str(number)}]
     return json.dumps(review).encode()
 
 

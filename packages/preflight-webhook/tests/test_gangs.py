@@ -65,15 +65,15 @@ def test_a_member_carries_its_gangs_stamp(
 ) -> None:
     _, after = judged(member(gang))
     assert stamp_of(after) == Stamp(
-        v=1,
+        v=2,
         id=raw_id,
         source=gang[0],
-        config_map=configmap_name("ml", raw_id),
+        config_map=configmap_name("ml", raw_id, gang[0]),
         takes_part=True,
         object=object_name,
         size=size,
     )
-    assert after["metadata"]["labels"][PREFIX + "gang"] == gang_hash("ml", raw_id)
+    assert after["metadata"]["labels"][PREFIX + "gang"] == gang_hash("ml", raw_id, gang[0])
     assert after["metadata"]["annotations"][PREFIX + "roster"] == ""
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import posixpath
+import sys
 from typing import Any
 
 import jsonpatch
@@ -58,6 +61,9 @@ def test_variables_that_match_a_pattern_reach_the_nccl_check_and_no_others() -> 
         "NCCL_TESTS_DEVICE",
         "NCCL_DEBUG_FILE",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_BLOCKING_WAIT",
+        "NCCL_DESYNC_DEBUG",
         "NCCL_LOOPBACK_TOOL",
         "NCCL_LOOPBACK_THRESHOLD_GBPS",
         "GATE",
@@ -101,10 +107,10 @@ def test_a_value_that_refers_to_what_is_not_inherited_stays_behind() -> None:
     env = [
         *variables("NIC"),
         {"name": "NCCL_SOCKET_IFNAME", "value": "=$(NIC)"},
-        {"name": "NCCL_A", "value": "$$(NIC)"},
+        {"name": "NCCL_ALGO", "value": "$$(NIC)"},
     ]
     decision, pod = judged(container(env=env))
-    assert [e["name"] for e in check(pod)["env"] if e["name"].startswith("NCCL")] == ["NCCL_A"]
+    assert [e["name"] for e in check(pod)["env"] if e["name"].startswith("NCCL")] == ["NCCL_ALGO"]
     assert "refers to NIC" in decision.warnings[0]
 
 
@@ -142,9 +148,43 @@ def test_the_users_topology_file_comes_with_the_mount_that_holds_it() -> None:
     ]
     env = [{"name": "NCCL_TOPO_FILE", "value": "/etc/nccl-conf/topo/h100.xml"}]
     _, pod = judged(container(env=env, volumeMounts=mounts), volumes=[TOPO, {"name": "data", "emptyDir": {}}])
-    assert env[0] in check(pod)["env"]
+    made = {e["name"]: e.get("value") for e in check(pod)["env"]}
+    assert made["NCCL_TOPO_FILE"] == "/etc/preflight-topology/h100.xml"
+    assert made["PREFLIGHT_USER_TOPOLOGY"] == "/etc/nccl-conf/topo/h100.xml"
     theirs = [m for m in check(pod)["volumeMounts"] if not m["name"].startswith("preflight-")]
-    assert theirs == [{"name": "topo", "mountPath": "/etc/nccl-conf/topo", "readOnly": True}]
+    assert theirs == [{"name": "topo", "mountPath": "/etc/preflight-topology", "readOnly": True}]
+
+
+@pytest.mark.parametrize(
+    ("mount", "file", "there", "expected"),
+    [
+        ({"mountPath": "/t"}, "/t/a/b.xml", "/etc/preflight-topology/a/b.xml", {"mountPath": "/etc/preflight-topology"}),
+        ({"mountPath": "/t/", "subPath": "x"}, "//t/./b.xml", "/etc/preflight-topology/b.xml",
+         {"mountPath": "/etc/preflight-topology", "subPath": "x"}),
+        ({"mountPath": "/t/b.xml", "subPath": "b.xml"}, "/t/b.xml", "/etc/preflight-topology/b.xml",
+         {"mountPath": "/etc/preflight-topology/b.xml", "subPath": "b.xml"}),
+        ({"mountPath": "/"}, "/etc/shadow", "/etc/preflight-topology/etc/shadow", {"mountPath": "/etc/preflight-topology"}),
+        ({"mountPath": "/t", "mountPropagation": "Bidirectional", "readOnly": False, "recursiveReadOnly": "Disabled"}, "/t/b",
+         "/etc/preflight-topology/b", {"mountPath": "/etc/preflight-topology"}),
+    ],
+)  # fmt: skip
+def test_a_topology_file_comes_to_a_path_of_ours(
+    mount: dict[str, Any], file: str, there: str, expected: dict[str, Any]
+) -> None:
+    env = [{"name": "NCCL_TOPO_FILE", "value": file}]
+    _, pod = judged(container(env=env, volumeMounts=[{"name": "topo", **mount}]), volumes=[TOPO])
+    assert {"name": "NCCL_TOPO_FILE", "value": there} in check(pod)["env"]
+    assert [m for m in check(pod)["volumeMounts"] if m["name"] == "topo"] == [
+        {"name": "topo", **expected, "readOnly": True}
+    ]
+
+
+@pytest.mark.parametrize("value", ["/t/$(NCCL_ALGO)", "/t/../x.xml", "/t/$(X)/a", "relative.xml", ""])
+def test_a_topology_file_that_cannot_be_placed_stays_behind(value: str) -> None:
+    env = [{"name": "NCCL_ALGO", "value": "../../proc/1/environ"}, {"name": "NCCL_TOPO_FILE", "value": value}]
+    decision, pod = judged(container(env=env, volumeMounts=[{"name": "topo", "mountPath": "/t"}]), volumes=[TOPO])
+    assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
+    assert "NCCL_TOPO_FILE" in decision.warnings[0]
 
 
 def test_a_topology_file_of_the_workloads_image_stays_behind() -> None:
@@ -153,18 +193,109 @@ def test_a_topology_file_of_the_workloads_image_stays_behind() -> None:
     assert "lies in no volume" in decision.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/usr", "/usr/bin", "/etc", "/dev", "/opt", "/opt/venv/lib", "/var/run", "/run/nvsentinel", "/tmp",
-             "/var/run/nvsentinel/nvsentinel.sock", "/dev/termination-log", "/etc/preflight/roster", "/var/lib/preflight/../preflight"]
-)  # fmt: skip
-def test_no_mount_covers_what_the_check_itself_needs(path: str) -> None:
-    config = parse(CHECKS + "ncclMountPatterns: ['*']")
-    env = [{"name": "NCCL_TOPO_FILE", "value": f"{path}/topo.xml"}]
-    decision, pod = judged(
-        container(env=env, volumeMounts=[{"name": "topo", "mountPath": path}]), volumes=[TOPO], config=config
+IMAGE = [
+    "/", "/usr", "/usr/bin", "/etc", "/dev", "/opt", "/opt/venv/lib", "/var/run", "/run/nvsentinel", "/tmp", "//tmp/",
+    "/var/run/nvsentinel/nvsentinel.sock", "/dev/termination-log", "/etc/preflight/roster", "/var/lib/preflight/../preflight",
+    "/etc/ld.so.preload", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/nccl.conf", "/tmp/.nccl.conf", "/etc/ucx/ucx.conf",
+    "/opt/conda/lib/python3.11/site-packages/torch", "/usr/local/lib/python3.11/site-packages/x.pth", "/usr/local/nvidia",
+    "/opt/nvsentinel", "/opt/nvsentinel/nccl-topologies", "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf",
+    "/etc/gai.conf", "/etc/passwd", "/etc/ssl/certs", "/home", "/home/nonroot/.local", "/root/.nccl.conf", "/bin/sh",
+    "/lib", "/lib64/ld-linux-x86-64.so.2", "/lib32", "/proc/self/environ", "/sys", "/sbin", "/boot", "/workspace", "/app",
+    "/etc/preflight-topology", "/etc/preflight-node/instance-type", "/dev/shm/sub", "/dev/nvidia0", "usr", "/data/../usr/lib",
+    "/nix/store", "/conda", "/venv",
+]  # fmt: skip
+"""Paths of images that programs run, load, or read their settings from."""
+
+
+@pytest.mark.parametrize("path", IMAGE)
+def test_no_mount_comes_where_an_image_has_anything(path: str) -> None:
+    config = parse(
+        CHECKS + "ncclMountPatterns: ['*', '/*/*', '/etc/*', '/usr*', '/opt/*', '/home', '/app', '/workspace']"
     )
+    mounts = [{"name": "topo", "mountPath": path}, {"name": "topo", "mountPath": path + "/x", "subPath": "y"}]
+    decision, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
     assert "topo" not in json.dumps(check(pod))
-    assert any("it would cover" in warning for warning in decision.warnings)
+    assert any("not passed on" in warning for warning in decision.warnings)
+
+
+@pytest.mark.parametrize("path", IMAGE)
+def test_a_topology_file_anywhere_in_an_image_appears_under_our_path_alone(path: str) -> None:
+    env = [{"name": "NCCL_TOPO_FILE", "value": f"{path}"}]
+    for mount in (path, posixpath.dirname(path) or "/"):
+        _, pod = judged(container(env=env, volumeMounts=[{"name": "topo", "mountPath": mount}]), volumes=[TOPO])
+        theirs = [m for m in check(pod)["volumeMounts"] if m["name"] == "topo"]
+        assert all(m["mountPath"].split("/")[:3] == ["", "etc", "preflight-topology"] for m in theirs)
+        assert all(m["readOnly"] is True for m in theirs)
+
+
+def test_no_mount_covers_any_file_of_the_file_system_that_runs_this() -> None:
+    config = parse(CHECKS + "ncclMountPatterns: ['*', '/*', '/*/*']")
+    tops = [entry.path for entry in os.scandir("/") if entry.name not in {"work", "data", "mnt"}]
+    deeper = [*sys.path, sys.executable, sys.prefix, *(os.path.realpath(one) for one in (sys.executable, sys.prefix))]
+    mounts = [{"name": "topo", "mountPath": path} for path in {*tops, *filter(None, deeper)}]
+    _, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
+    assert "topo" not in json.dumps(check(pod))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"configMap": {"name": "x"}},
+        {"persistentVolumeClaim": {"claimName": "x"}},
+        {"emptyDir": {}},
+        {"emptyDir": {"medium": "HugePages-2Mi"}},
+        {"hostPath": {"path": "/dev/shm"}},
+        {"csi": {"driver": "x"}},
+        {"image": {"reference": "evil"}},
+    ],
+)
+def test_dev_shm_comes_from_memory_alone(source: dict[str, Any]) -> None:
+    mounts = [{"name": "dev-shm", "mountPath": "/dev/shm"}]
+    decision, pod = judged(container(volumeMounts=mounts), volumes=[{"name": "dev-shm", **source}])
+    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == ["preflight-shm"]
+    assert "no emptyDir of medium Memory" in decision.warnings[0]
+
+
+def test_a_place_that_no_image_has_may_be_named_by_the_operator() -> None:
+    config = parse(CHECKS + "ncclMountPatterns: [/data*, '/mnt/*']")
+    mounts = [{"name": "topo", "mountPath": path} for path in ("/data", "/data2", "/mnt/x", "/srv")]
+    _, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
+    assert [m["mountPath"] for m in check(pod)["volumeMounts"] if m["name"] == "topo"] == ["/data", "/data2", "/mnt/x"]
+
+
+DANGEROUS = [
+    "LD_PRELOAD", "LD_AUDIT", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",
+    "NCCL_RMA_PLUGIN", "NCCL_IBVERBS_LIB", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE",
+    "NCCL_TUNER_CONFIG_FILE", "NCCL_PROFILE_DUMP_FILE", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_PROXY_DUMP_SIGNAL", "NCCL_RAS_ADDR",
+    "NCCL_HOSTID", "UCX_GDB_COMMAND", "UCX_HANDLE_ERRORS", "UCX_CONFIG_DIR", "UCX_LOG_FILE", "UCX_ERROR_MAIL_TO", "UCX_MODULE_DIR",
+    "UCX_MODULES", "UCX_PLUGIN_PATH", "UCX_STATS_DEST", "UCX_MEMTRACK_DEST", "UCX_PROFILE_FILE", "UCX_VFS_SOCK_PATH",
+    "UCX_PROTO_INFO_DIR", "UCX_POSIX_DIR", "UCX_DLOPEN_PROCESS_RPATH", "OMPI_MCA_mca_base_env_list", "OMPI_MCA_plm_rsh_agent",
+    "OMPI_MCA_mca_base_component_path", "OMPI_MCA_mca_base_param_files", "OMPI_MCA_btl_openib_device_param_files",
+    "OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_orte_launch_agent", "FI_PROVIDER_PATH", "FI_HOOK", "FI_CXI_CURL_LIB_PATH",
+    "FI_CXI_JSON_LIB_PATH", "FI_OFI_HOOK_MONITOR_BASEPATH", "FI_CXI_COLL_FABRIC_MGR_URL", "FI_LOG_LEVEL", "PYTHONPATH", "BASH_ENV",
+    "GLIBC_TUNABLES", "HOSTALIASES", "RES_OPTIONS", "HOME", "TMPDIR", "CUDA_INJECTION64_PATH", "NCCL_SOMETHING_NEW",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_what_is_not_known_to_be_harmless_comes_by_no_pattern(name: str) -> None:
+    config = parse(CHECKS + "ncclEnvPatterns: ['*', 'NCCL_*', 'UCX_*', 'OMPI_*', 'FI_*', 'LD_*']")
+    _, pod = judged(container(env=variables(name)), config=config)
+    assert f"of {name}" not in json.dumps(check(pod))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE",
+        "NCCL_MIN_NCHANNELS", "NCCL_CROSS_NIC", "NCCL_PXN_DISABLE", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_MNNVL_ENABLE", "UCX_TLS",
+        "UCX_NET_DEVICES", "UCX_IB_TRAFFIC_CLASS", "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_pml", "FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA",
+        "NCCL_FASTRAK_IFNAME", "NCCL_BUFFSIZE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_CUMEM_ENABLE",
+    ],
+)  # fmt: skip
+def test_what_real_jobs_set_comes_by_the_default_patterns(name: str) -> None:
+    _, pod = judged(container(env=variables(name)))
+    assert name in inherited(pod)
 
 
 def test_two_mounts_at_one_path_become_one() -> None:
@@ -176,7 +307,9 @@ def test_two_mounts_at_one_path_become_one() -> None:
     assert "another one is at that path" in decision.warnings[0]
 
 
-names = st.sampled_from(["NCCL_A", "NCCL_B", "UCX_C", "NCCL_COMM_ID", "LD_PRELOAD", "PATH", "GATE", "NCCL_TOPO_FILE"])
+names = st.sampled_from(
+    ["NCCL_ALGO", "NCCL_PROTO", "UCX_TLS", "NCCL_COMM_ID", "LD_PRELOAD", "PATH", "GATE", "NCCL_TOPO_FILE"]
+)
 paths = st.sampled_from(["/dev/shm", "/dev/shm/", "//dev/shm", "/tmp", "/data", "/var/run/nvsentinel", "/data/topo"])
 containers = st.builds(
     lambda env, mounts, gpus: {
@@ -184,7 +317,7 @@ containers = st.builds(
         "volumeMounts": [{"name": v, "mountPath": p} for p, v in mounts.items()],
         "gpus": gpus,
     },
-    st.lists(st.tuples(names, st.sampled_from(["x", "$(NCCL_A)", "/data/topo.xml"])), max_size=5),
+    st.lists(st.tuples(names, st.sampled_from(["x", "$(NCCL_ALGO)", "/data/topo.xml"])), max_size=5),
     st.dictionaries(paths, st.sampled_from(["one", "two"]), max_size=4),
     st.booleans(),
 )
@@ -250,16 +383,16 @@ def test_without_a_fallback_the_check_is_told() -> None:
 def test_a_required_check_inherits_nothing() -> None:
     config = parse("checks: [{name: nccl-loopback, image: l, required: true}]\nskipNcclWithoutNetwork: false")
     mounts = [{"name": "dev-shm", "mountPath": "/dev/shm"}]
-    _, pod = judged(container(env=variables("NCCL_X"), volumeMounts=mounts), volumes=[SHM], config=config)
-    assert "NCCL_X" not in json.dumps(check(pod))
+    _, pod = judged(container(env=variables("NCCL_ALGO"), volumeMounts=mounts), volumes=[SHM], config=config)
+    assert "NCCL_ALGO" not in json.dumps(check(pod))
     assert "dev-shm" not in json.dumps(check(pod))
 
 
 def test_any_check_may_have_patterns_of_its_own() -> None:
-    config = parse("checks: [{name: mine, image: m, envPatterns: [MY_*], mountPatterns: [/data]}]")
+    config = parse("checks: [{name: mine, image: m, envPatterns: [MY_X], mountPatterns: [/data]}]")
     mounts = [{"name": "data", "mountPath": "/data"}]
     volumes = [{"name": "data", "emptyDir": {}}]
-    _, pod = judged(container(env=variables("MY_X", "NCCL_X"), volumeMounts=mounts), volumes=volumes, config=config)
+    _, pod = judged(container(env=variables("MY_X", "NCCL_ALGO"), volumeMounts=mounts), volumes=volumes, config=config)
     assert {n for n in inherited(pod, "mine") if n.endswith("_X")} == {"MY_X"}
     assert mounts[0] in check(pod, "mine")["volumeMounts"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,7 +18,13 @@ from preflight_webhook.metrics import Metrics
 T = TypeVar("T")
 OWN = Ref("resourceclaimtemplates", "own")
 MADE = {"spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}}
+ABSENT = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
 V1 = {"versions": [{"version": "v1beta1"}, {"version": "v1"}]}
+
+
+def sent(answer: httpx.Response) -> httpx.Response:
+    """As it comes over a wire: not yet read."""
+    return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
 
 
 class Api:
@@ -43,9 +50,13 @@ class Api:
         self.asked.append(request.url.path)
         self.authorizations.append(request.headers["authorization"])
         if request.url.path == "/apis/resource.k8s.io":
-            return httpx.Response(404) if self.group is None else httpx.Response(200, json=self.group)
+            return sent(
+                httpx.Response(404, text="404 page not found\n")
+                if self.group is None
+                else httpx.Response(200, json=self.group)
+            )
         answer = self.answer(request)
-        return answer if isinstance(answer, httpx.Response) else await answer
+        return sent(answer if isinstance(answer, httpx.Response) else await answer)
 
     def counted(self, result: str) -> float:
         return self.metrics.registry.get_sample_value("preflight_webhook_lookups_total", {"result": result}) or 0.0
@@ -66,7 +77,7 @@ def test_a_known_claim_takes_no_request_and_an_unknown_one_takes_one(api: Api) -
         for _ in range(50):
             [claim] = (await lookups.claims("ml", [OWN])).values()
             assert claim is not None
-            assert claim[0].classes == ("gpu.nvidia.com",)
+            assert claim.requests[0].classes == ("gpu.nvidia.com",)
         path = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaimtemplates/own"
         assert api.asked == ["/apis/resource.k8s.io", path]
         await lookups.claims("other", [OWN])
@@ -126,15 +137,15 @@ def test_one_that_gives_up_does_not_take_the_answer_from_the_others(api: Api) ->
     assert run(story())
 
 
-def test_a_claim_is_asked_for_again_after_a_minute_and_an_absent_one_after_a_second(api: Api) -> None:
+def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a_second(api: Api) -> None:
     async def story() -> None:
         lookups = api.lookups()
         await lookups.claims("ml", [OWN])
-        api.now += 59
+        api.now += 4
         await lookups.claims("ml", [OWN])
         assert len(api.asked) == 2
         api.now += 2
-        api.answer = lambda _: httpx.Response(404)
+        api.answer = lambda _: httpx.Response(404, json=ABSENT)
         assert await lookups.claims("ml", [OWN]) == {OWN: None}
         before = len(api.asked)
         assert await lookups.claims("ml", [OWN]) == {OWN: None}
@@ -192,6 +203,16 @@ def refuse(_: httpx.Request) -> httpx.Response:
         (lambda _: httpx.Response(500), "answered 500"),
         (lambda _: httpx.Response(200, text="no json"), "no object"),
         (refuse, "no answer (refused)"),
+        (lambda _: httpx.Response(302, headers={"Location": "https://elsewhere.example.com/"}), "answered 302"),
+        (lambda _: httpx.Response(302, headers={"Location": "mailto:admin@example.com"}), "no answer ("),
+        (lambda _: httpx.Response(404, text="<html>no such page</html>"), "not in an API server's words"),
+        (lambda _: httpx.Response(404, json={"error": "no route"}), "not in an API server's words"),
+        (lambda _: httpx.Response(404, text="[" * 100_000), "not in an API server's words"),
+        (lambda _: httpx.Response(200, content=b" " * 5 * 1024 * 1024), "has more than 4194304 bytes"),
+        (
+            lambda _: httpx.Response(200, content=gzip.compress(b'{"spec":{}}')),
+            "no object",
+        ),
     ],
 )
 def test_what_cannot_be_found_out_is_told_and_not_kept(api: Api, answer: Any, says: str) -> None:
@@ -205,6 +226,23 @@ def test_what_cannot_be_found_out_is_told_and_not_kept(api: Api, answer: Any, sa
 
     run(story())
     assert api.counted("failed") == 1
+
+
+def test_versions_of_any_kind_are_passed_over(api: Api) -> None:
+    api.group = {"versions": [{"version": ["v1"]}, {"version": {}}, {"version": "v1"}, {}, 1]}
+    assert run(api.lookups().claims("ml", [OWN]))[OWN]
+
+
+def test_nothing_is_asked_for_packed(api: Api) -> None:
+    accepted = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        accepted.append(request.headers["accept-encoding"])
+        return httpx.Response(200, json=MADE)
+
+    api.answer = answer
+    run(api.lookups().claims("ml", [OWN]))
+    assert accepted == ["identity"]
 
 
 def test_an_api_server_that_hangs_is_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,3 +290,19 @@ def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
 
     with pytest.raises(Unavailable, match="KUBECONFIG is not set"):
         run(Lookups(nowhere, Metrics()).claims("ml", [OWN]))
+
+
+def test_whose_a_claim_is_and_which_comes_with_the_api_servers_answer(api: Api) -> None:
+    claim = {
+        **{"metadata": {"name": "train", "uid": "8f0c", "annotations": {"a": "b"}}, "spec": MADE["spec"]["spec"]},
+        "status": {"reservedFor": [{"resource": "pods", "name": "other", "uid": "1"}]},
+    }
+    api.answer = lambda _: httpx.Response(200, json=claim)
+
+    async def story() -> Claim | None:
+        [found] = (await api.lookups().claims("ml", [Ref("resourceclaims", "train")])).values()
+        return found
+
+    found = run(story())
+    assert found is not None
+    assert (found.uid, found.used_by) == ("8f0c", "other")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import jsonpatch
 import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
@@ -17,11 +19,20 @@ from hypothesis import strategies as st
 from pods import cost, pods
 from preflight_webhook.admission import decide
 from preflight_webhook.config import parse
-from served import Webhook, api_server, asking, client_of, entry
+from served import Webhook, api_server, asking, client_of, entry, kube_apiserver
 from served import webhook as serving
 
 CONFIG = """
-checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: late, image: m, placement: last}]
+checks:
+  - {name: dcgm-diag, image: d}
+  - name: nccl-loopback
+    image: l
+    extraVolumes: [{name: work, emptyDir: {medium: Memory}}]
+    extraVolumeMounts: [{name: work, mountPath: /usr/local/nvidia}]
+  - name: late
+    image: m
+    placement: last
+    resources: {requests: {cpu: 2500m, memory: 16Gi}, limits: {cpu: 16, memory: 100Gi}}
 skipNcclWithoutNetwork: false
 ncclMountPatterns: [/dev/shm, /data*]
 ncclTopology: {instanceTypeMapping: {p5.48xlarge: p5.xml}}
@@ -77,11 +88,11 @@ def for_pods(webhook: Webhook, *, confined: bool) -> dict[str, Any]:
     return entry(client, name, namespaceSelector=selector, reinvocationPolicy="IfNeeded")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["1.36", "1.35"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     homes = [tmp_path_factory.mktemp(name) for name in ("webhook", "apiserver")]
     with (
-        api_server(homes[1]) as server,
+        api_server(homes[1], kube_apiserver=kube_apiserver(request.param)) as server,
         serving(homes[0], CONFIG, authority=trustme.CA()) as webhook,
         client_of(server) as api,
     ):
@@ -104,8 +115,8 @@ def crowded(draw: st.DrawFn) -> dict[str, Any]:
     pod = copy.deepcopy(draw(pods()))
     pod["metadata"] = {"name": "p", **({"labels": {"a/b": "c"}} if draw(st.booleans()) else {})}
     complete = draw(st.booleans())  # as a quota wants it
-    names = st.sampled_from(["NCCL_A", "NCCL_TOPO_FILE", "UCX_B", "GATE", "NODE_IP", "PATH", "NCCL_COMM_ID"])
-    values = st.sampled_from(["x", "/data/topo.xml", "$(NCCL_A)"])
+    names = st.sampled_from(["NCCL_ALGO", "NCCL_TOPO_FILE", "UCX_TLS", "GATE", "NODE_IP", "PATH", "NCCL_COMM_ID"])
+    values = st.sampled_from(["x", "/data/topo.xml", "$(NCCL_ALGO)"])
     shm, pull = draw(st.booleans()), draw(st.sampled_from([None, "ours", "theirs"]))
     for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]:
         container["env"] = [{"name": n, "value": v} for n, v in draw(st.lists(st.tuples(names, values), max_size=4))]
@@ -154,3 +165,69 @@ def test_a_thousand_pods_of_sixty_four_writers_are_all_checked(cluster: Cluster)
 
     with ThreadPoolExecutor(64) as writers:
         assert all(writers.map(write, range(1000)))
+
+
+def realistic(chance: random.Random) -> dict[str, Any]:
+    """A GPU pod as training jobs write it: up to 4 Ti, any QoS class, sidecars, resources of its own, NCCL's variables, shared memory."""
+    memory = chance.choice(
+        ["1Mi", "512Mi", "8Gi", "9Gi", "64Gi", "100G", "800Gi", "1Ti", "2000Gi", "4Ti", "1099511627776"]
+    )
+    cpu = chance.choice(["1", "500m", "7500m", "32", "96", "191"])
+    gpus = {"nvidia.com/gpu": str(chance.choice([1, 2, 4, 8]))}
+    given_ = {"cpu": cpu, "memory": memory}
+    made = chance.choice(
+        [
+            {"limits": given_ | gpus},
+            {"requests": given_, "limits": gpus},
+            {"requests": {"cpu": "100m", "memory": "1Mi"}, "limits": given_ | gpus},
+            {"limits": gpus},
+        ]
+    )
+    env = [{"name": "NCCL_IB_HCA", "value": "mlx5"}, {"name": "NCCL_TOPO_FILE", "value": "/etc/topo/t.xml"}]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "topo", "mountPath": "/etc/topo", "readOnly": True}]
+    main = {"name": "main", "image": "i", "resources": made, "env": env, "volumeMounts": mounts}
+    containers = [main]
+    if chance.random() < 0.3:
+        containers.append({"name": "side", "image": "i", "resources": {"limits": {"cpu": "250m", "memory": "333Mi"}}})
+    spec: dict[str, Any] = {
+        "containers": containers,
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": chance.choice(["64Gi", "1Ti"])}},
+            {"name": "topo", "configMap": {"name": "topo", "optional": True}},
+        ],
+    }
+    if chance.random() < 0.3:
+        spec["initContainers"] = [{"name": "fetch", "image": "i", "resources": {"limits": {"memory": "1536Mi"}}}]
+    if made.keys() == {"limits"} and made["limits"].keys() == gpus.keys() and chance.random() < 0.5:
+        own = {"limits": {"cpu": "96", "memory": chance.choice(["9Gi", "1Ti", "4Ti"])}}
+        spec["resources"] = chance.choice([own, {**own, "requests": {"cpu": "3", "memory": "8Gi"}}])
+    return {"metadata": {"generateName": "p-"}, "spec": spec}
+
+
+def test_a_folder_of_the_node_comes_back_as_it_was_injected(cluster: Cluster) -> None:
+    config = parse(
+        "checks: [{name: mine, image: m, extraVolumes: [{name: efa, hostPath: {path: /opt/amazon}}],"
+        " extraVolumeMounts: [{name: efa, mountPath: /opt/amazon}, {name: efa, mountPath: /x, subPath: y, readOnly: false}]}]"
+    )
+    pod = gpu_pod()
+    pod = jsonpatch.apply_patch(pod, decide(json.dumps(pod).encode(), "bare-plain", config).patch)
+    answer = cluster.create("bare-plain", pod)
+    assert answer.status_code == 201, answer.text
+    assert decide(answer.content, "bare-plain", config).result == "unchanged"
+
+
+def test_the_api_server_warns_of_nothing_that_we_inject_in_five_hundred_real_pods(cluster: Cluster) -> None:
+    chance, warned, seen = random.Random(11), set(), set()
+    for number in range(500):
+        pod = realistic(chance)
+        plain, checked = cluster.create("bare-plain", pod), cluster.create("bare-checked", pod)
+        assert (plain.status_code, checked.status_code) == (201, 201), (number, checked.text)
+        before, after = plain.json(), checked.json()
+        assert len(after["spec"]["initContainers"]) >= 3
+        warned |= {*checked.headers.get_list("warning")} - {*plain.headers.get_list("warning")}
+        assert after["status"]["qosClass"] == before["status"]["qosClass"]
+        for name in ("cpu", "memory", "nvidia.com/gpu"):
+            assert cost(after, "requests", name) == cost(before, "requests", name), (number, name)
+        seen.add(after["status"]["qosClass"])
+    assert warned == set()
+    assert seen == {"Guaranteed", "Burstable", "BestEffort"}

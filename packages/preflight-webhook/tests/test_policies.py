@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -23,7 +25,7 @@ from preflight_webhook import kube
 from preflight_webhook.app import Admission, State
 from preflight_webhook.config import parse
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.policies import Policies, Policy
+from preflight_webhook.policies import MOST_PAGE, Policies, Policy
 from preflight_webhook.policy import effective
 
 __all__ = ["api", "real_api_server"]
@@ -258,6 +260,161 @@ def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_
             assert off.unready() == ""
             off.config = CONFIG
             assert off.unready() == "", "who was ready stays so"
+
+    asyncio.run(story())
+
+
+def sent(status: int, made: dict[str, Any] | bytes) -> httpx.Response:
+    """As it comes over a wire: not yet read."""
+    data = made if isinstance(made, bytes) else json.dumps(made, ensure_ascii=False).encode()
+    return httpx.Response(status, stream=httpx.ByteStream(data))
+
+
+EVERY = "\u0085 \u2028 \u2029 \x0b \x0c \x1c \x1e ü 😀"
+"""What ends a line for Python, and none of it for JSON. Go writes some of it as it is."""
+
+
+def test_any_character_may_stand_in_one_and_the_watch_goes_on(tmp_path: Path) -> None:
+    odd = {
+        "metadata": {"name": "odd", "namespace": "ml", "uid": "1", "generation": 1, "annotations": {"a": EVERY}},
+        "spec": OBSERVE,
+        "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1, "message": EVERY}]},
+    }
+    broken = {"metadata": {"name": 5}}
+    later = {**odd, "metadata": {**odd["metadata"], "namespace": "other", "uid": "2"}}  # type: ignore[dict-item]
+    lists = 0
+
+    async def stream() -> AsyncIterator[bytes]:
+        for made in (broken, later):
+            line = json.dumps({"type": "ADDED", "object": made}, ensure_ascii=False).encode() + b"\n"
+            yield line[:100]  # as it comes: lines are not chunks
+            yield line[100:]
+        await asyncio.sleep(60)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal lists
+        if "watch" in request.url.params:
+            return httpx.Response(200, content=stream())
+        lists += 1
+        if "continue" not in request.url.params:  # a page that is not the last
+            return sent(200, {"items": [broken], "metadata": {"continue": "more"}})
+        return sent(200, {"items": [odd], "metadata": {"resourceVersion": "7"}})
+
+    async def story() -> None:
+        metrics = Metrics()
+        target = kube.Connection("http://api", ssl.create_default_context())
+        policies = Policies(lambda: target, metrics, transport=httpx.MockTransport(answer))
+        task = asyncio.create_task(policies.run())
+        try:
+            await until(lambda: policies.of("other"), "the watch brings the later one")
+            assert policies.of("ml") is not None
+            assert (policies.problem, policies.behind_for(), lists) == ("", 0.0, 2)
+            assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in metrics.text()
+        finally:
+            task.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda: sent(404, b"<html>no such page</html>"), id="a proxy's page"),
+        pytest.param(lambda: sent(200, b" " * (MOST_PAGE + 1)), id="too much"),
+        pytest.param(lambda: sent(200, gzip.compress(b'{"items":[]}')), id="packed"),
+    ],
+)
+def test_what_no_api_server_says_takes_no_policy_away(answer: Callable[[], httpx.Response]) -> None:
+    accepted = {
+        "metadata": {"name": "own", "namespace": "ml", "uid": "1", "generation": 1},
+        "spec": OBSERVE,
+        "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1}]},
+    }
+    answers = iter([sent(200, {"items": [accepted], "metadata": {"resourceVersion": "7"}}), sent(200, b"")])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        return next(answers, None) or answer()
+
+    async def story() -> None:
+        async def at_once(_: float) -> None:
+            await asyncio.sleep(0)
+
+        target = kube.Connection("http://api", ssl.create_default_context())
+        policies = Policies(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
+        task = asyncio.create_task(policies.run())
+        try:
+            await until(lambda: policies.problem and policies.synced, "it is behind")
+            assert policies.of("ml") is not None
+        finally:
+            task.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_watch_that_never_ends_a_line_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight_webhook.policies.ROUND", 0.05)
+    monkeypatch.setattr("preflight_webhook.policies.PATIENCE", 0.05)
+    watches = 0
+
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal watches
+        if "watch" in request.url.params:
+            watches += 1
+            return httpx.Response(200, content=drip())
+        return sent(200, {"items": [], "metadata": {"resourceVersion": "7"}})
+
+    async def story() -> None:
+        async def at_once(_: float) -> None:
+            await asyncio.sleep(0)
+
+        target = kube.Connection("http://api", ssl.create_default_context())
+        policies = Policies(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
+        task = asyncio.create_task(policies.run())
+        try:
+            await until(lambda: watches > 1, "it is watched anew")
+        finally:
+            task.cancel()
+
+    asyncio.run(story())
+
+
+def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = Policies(lambda: None, Metrics())  # type: ignore[arg-type, return-value]
+    state = State(CONFIG, policies=policies, started=True)
+    policies._read({})
+    assert state.unready() == ""
+    policies._behind(ValueError("no answer"))
+    assert state.unready() == "", "those seen last hold"
+    now = time.monotonic()
+    monkeypatch.setattr("preflight_webhook.policies.time.monotonic", lambda: now + 301)
+    assert "have not been read for 300 s: no answer" in state.unready()
+    policies._read({})
+    assert state.unready() == ""
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), TypeError("odd"), httpx.InvalidURL("x")])
+def test_no_error_ends_the_watch(error: Exception) -> None:
+    tried = 0
+
+    def connect() -> kube.Connection:
+        nonlocal tried
+        tried += 1
+        raise error
+
+    async def story() -> None:
+        async def at_once(_: float) -> None:
+            await asyncio.sleep(0)
+
+        policies = Policies(connect, Metrics(), sleep=at_once)
+        task = asyncio.create_task(policies.run())
+        await until(lambda: tried > 3, "it is tried again")
+        task.cancel()
 
     asyncio.run(story())
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import trustme
-from preflight_e2e.apiserver import ASSETS, GANG_APIS, assets, version
+from preflight_e2e.apiserver import GANG_APIS
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
 from preflight_webhook.admission import decide
 from preflight_webhook.config import parse
-from served import Webhook, api_server, asking, client_of, entry
+from served import Webhook, api_server, asking, client_of, entry, kube_apiserver
 from served import webhook as serving
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
-ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
-"""Names a folder with the kube-apiserver of Kubernetes 1.35."""
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]
 nccl: {allreduceThresholdGBps: 5}
@@ -57,19 +53,6 @@ class Cluster:
         return self.api.post(path, json=pod, params={"dryRun": "All"} if dry_run else {})
 
 
-def binary(wanted: str) -> Path:
-    if (now := assets()) is None:
-        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
-    if wanted == "1.35":
-        if not (folder := os.environ.get(ASSETS_135)):
-            pytest.skip(f"{ASSETS_135} is not set: no kube-apiserver of Kubernetes 1.35")
-        return Path(folder) / "kube-apiserver"
-    found = now / "kube-apiserver"
-    if (is_version := version(found)) != wanted:
-        pytest.skip(f"KUBEBUILDER_ASSETS holds kube-apiserver {is_version}, not {wanted}")
-    return found
-
-
 @pytest.fixture(scope="module")
 def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
     with serving(tmp_path_factory.mktemp("webhook"), CONFIG, authority=trustme.CA()) as made:
@@ -85,7 +68,7 @@ def cluster(
         tmp_path_factory.mktemp(f"apiserver-{request.param}"),
         {"feature_gates": gates, "runtime_config": groups},
     )
-    with api_server(home, kube_apiserver=binary(request.param), **how) as server, client_of(server) as api:
+    with api_server(home, kube_apiserver=kube_apiserver(request.param), **how) as server, client_of(server) as api:
         made = Cluster(api, request.param)
         mine = entry({"url": webhook.url, "caBundle": webhook.bundle}, reinvocationPolicy="IfNeeded")
         asking(api, [mine], lambda: made.create({}, dry_run=True))
@@ -105,9 +88,9 @@ def stamp_of(pod: dict[str, Any]) -> Stamp:
 def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster) -> None:
     field, (raw_id, source, name) = BY_VERSION[cluster.version]
     pod = created(cluster.create(field))
-    config_map = configmap_name(NAMESPACE, raw_id)
-    assert stamp_of(pod) == Stamp(v=1, id=raw_id, source=source, config_map=config_map, takes_part=True, object=name)
-    assert pod["metadata"]["labels"][PREFIX + "gang"] == gang_hash(NAMESPACE, raw_id)
+    config_map = configmap_name(NAMESPACE, raw_id, source)
+    assert stamp_of(pod) == Stamp(v=2, id=raw_id, source=source, config_map=config_map, takes_part=True, object=name)
+    assert pod["metadata"]["labels"][PREFIX + "gang"] == gang_hash(NAMESPACE, raw_id, source)
     assert pod["metadata"]["annotations"][PREFIX + "roster"] == ""
     assert {key: pod["spec"].get(key) for key in field} == field
     volumes = {v["name"]: v for v in pod["spec"]["volumes"]}

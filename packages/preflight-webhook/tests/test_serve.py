@@ -368,6 +368,30 @@ def test_log_lines_are_json_with_the_admission_s_uid(server: Server) -> None:
     assert "time" in line
 
 
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"name": "web"}, {"pod": "web"}),
+        ({"generateName": "train-worker-0-"}, {"pod": "train-worker-0-"}),
+        (
+            {
+                "generateName": "x-",
+                "ownerReferences": [{"kind": "Job", "name": "train", "uid": "u", "controller": True}],
+            },
+            {"pod": "x-", "owner": "Job/train"},
+        ),
+    ],
+)
+def test_a_log_line_tells_the_pod_by_the_names_that_people_know(
+    server: Server, metadata: dict[str, Any], told: dict[str, str]
+) -> None:
+    body = json.dumps(review({**GPU_POD, "metadata": metadata})).encode()
+    assert post(server, body).status_code == 200
+    assert server.process.stdout is not None
+    line = json.loads(server.process.stdout.readline())
+    assert {key: line[key] for key in ("pod", "owner") if key in line} == told
+
+
 def test_no_value_of_an_environment_is_ever_logged(server: Server) -> None:
     (server.folder / "config.yaml").write_text(
         "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\nncclEnvPatterns: ['*']"

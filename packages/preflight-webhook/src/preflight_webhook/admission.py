@@ -11,25 +11,37 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
-from preflight_proto.names import CHECKS_ANNOTATION, CONTAINER_PREFIX
+from preflight_proto import admitted
+from preflight_proto.admitted import Admitted, SeenClaim
+from preflight_proto.names import (
+    CHECKED_LABEL,
+    CHECKS_ANNOTATION,
+    CLAIMS_ANNOTATION,
+    CONTAINER_PREFIX,
+    NO_CHECK_APPLIES,
+)
 from preflight_proto.stamp import Stamp
 
-from . import patch, reserved
-from .claims import Claim, Devices, Ref, detects, ref
-from .claims import devices as gives_of
-from .config import CheckConfig, Config
-from .decision import Decision, Skip
-from .detection import COMPUTE, Account, Demand, Step, demands, devices, kind, reckon
+from . import limits, patch, reserved
+from .claims import Claim, Ref, detects, ref
+from .config import Config
+from .decision import Decision
+from .detection import COMPUTE, Demand, Step, demands, kind, reckon
+from .encoded import encode_patch
+from .evasion import User, not_redirected, refuse_busy, refuse_use_before, with_room
+from .holdings import Holdings, Named, gives, holdings, will_test
+from .hostpaths import forbidden
 from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
-from .injection import Injection, Place, Workload, has_room, inject, place
+from .injection import Injection, Place, Workload, inject, place
 from .kept import Kept
-from .objects import ClaimEntry, ClaimUse, Container, Pod
-from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of, encode_patch
-from .selection import Refused, Situation, select
+from .objects import ClaimEntry, ClaimUse, Container, Pod, Volume
+from .redirection import Redirect, redirects, trusted
+from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of
+from .selection import Refused, Situation, not_applicable, select
 from .sources import Gang
 
-__all__ = ["decide"]
+__all__ = ["CREATE_FIRST", "decide"]
 
 
 class Facts(NamedTuple):
@@ -41,11 +53,12 @@ class Facts(NamedTuple):
 
     init: tuple[tuple[str, bytes, str | None], ...]
     containers: tuple[bytes, ...]
-    own_resources: bool
+    own: bytes  # its resources, where it has some of its own
     windows: bool
     asked: str | None
     has_init: bool
     has_volumes: bool
+    volumes: int  # how many, where that is more than there may be
     has_labels: bool
     has_annotations: bool
     namespace: str  # a gang's; without one, the same decision holds in all of them
@@ -53,18 +66,32 @@ class Facts(NamedTuple):
     ordered: str
     settings: tuple[Settings, ...]  # of all containers, where any check inherits
     pull_secrets: tuple[str, ...] | None
-    claims: tuple[
-        tuple[str, bool, Claim | None], ...
-    ]  # name in the pod, whether others may use it too, what it asks for
+    claims: tuple[Named, ...]
     confined: bool
+    memory: tuple[str, ...]  # volumes that are memory, where any check inherits
+    redirects: tuple[Redirect, ...]
 
     @property
     def size(self) -> int:
         """About how many bytes it takes in memory."""
-        raws = [raw for _, raw, _ in self.init], self.containers, *self.settings
-        return 2048 + sum([len(raw) for group in raws for raw in group])
+        size = 2048 + len(self.asked or "") + len(self.own)
+        for name, raw, _ in self.init:
+            size += 128 + len(name) + len(raw)
+        for group in (self.containers, *self.settings):
+            size += 128 * len(group) + sum(map(len, group))
+        for names in (self.pull_secrets or (), self.memory):
+            size += 64 * len(names) + sum(map(len, names))
+        for name, _, _ in self.claims:
+            size += 576 + len(name)
+        for _, why in self.redirects:
+            size += 512 + len(why)
+        return size
 
 
+CREATE_FIRST: Final = "create the claim first, then the pod."
+"""What to do about a claim that the cluster does not have."""
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, Claim | None] | None]
 _decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(2 * 1024 * 1024)
 
@@ -86,9 +113,14 @@ def decide(
     Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
     pod = read or decode_pod(raw)
-    if problem := reserved.misuse(pod):
+    looked_up = detects(config)
+    if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
+        return Decision(
+            "mirror", "the pod only shows a static pod that a kubelet runs by itself, without these checks."
+        )
+    if problem := limits.of_pod(pod, claims=looked_up) or reserved.misuse(pod, config):
         return Decision("denied", problem)
-    if pod.spec.resource_claims and claims is None and detects(config):
+    if pod.spec.resource_claims and claims is None and looked_up:
         needs = tuple(dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))]))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
@@ -100,8 +132,10 @@ def decide(
         if (kept := _decisions.get(key)) is not None:
             return kept
         decision, _ = _judge(facts, config)
-        return _decisions.put(key, decision, facts.size + len(decision.encoded))
+        return _decisions.put(key, decision, facts.size + decision.size)
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
+    if problem := limits.of_whole(raw):
+        return Decision("denied", problem)
     now = decode_whole(raw) if read is None else decode_whole_of(raw)
     wanted = reserved.cleaned(now)
     facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
@@ -124,11 +158,12 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
     return Facts(
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()]),
         tuple([bytes(c.resources) for c in spec.containers]),
-        _has_amounts(bytes(spec.resources)),
+        bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
         metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
         spec.init_containers is not None,
         spec.volumes is not None,
+        len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
         metadata.labels is not None,
         metadata.annotations is not None,
         namespace if gang else "",
@@ -140,58 +175,60 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
         if spec.resource_claims and detects(config)
         else (),
         confined,
+        _memory(spec.volumes) if everyone and spec.volumes else (),
+        redirects(pod, namespace, config),
     )
 
 
+def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
+    """Names of those that are memory; of too many the pod is denied anyway."""
+    if len(volumes) > limits.ENTRIES:
+        return ()
+    found = [one.name for one in volumes if (of := one.empty_dir) is not None and of.medium == "Memory"]
+    return tuple([name for name in found if len(name) <= limits.NAME]) if found else ()
+
+
 def _settings(container: Container) -> Settings:
-    raw = container.env, container.env_from, container.volume_mounts, container.security_context
-    return Settings(*map(bytes, raw))
+    env, env_from = bytes(container.env), bytes(container.env_from)
+    return Settings(env, env_from, bytes(container.volume_mounts), bytes(container.security_context))
 
 
-def _has_amounts(raw: bytes) -> bool:
-    """Whether the pod has resources of its own: then its cost and its QoS class come from those alone."""
-    own = None if raw == b"null" else decode_resources(raw)
-    return own is not None and bool(own.requests or own.limits)
-
-
-def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> tuple[str, bool, Claim | None]:
+def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> Named:
     wanted = ref(entry)
-    return entry.name, entry.resource_claim_name is not None, claims.get(wanted) if wanted else None
-
-
-class _Devices(NamedTuple):
-    """What a pod gets. ``counts``: extended resources, ``gpus``: the GPUs among them; ``others``: what of it are no whole GPUs of
-    its own."""
-
-    counts: dict[str, int]
-    gpus: dict[str, int]
-    claims: tuple[str, ...]
-    gpu_claims: tuple[str, ...]
-    network: bool
-    claimed: int | None
-    others: frozenset[str]
-    has_gpus: bool
+    return entry.name, wanted, claims.get(wanted) if wanted else None
 
 
 def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
-        return _unchecked(facts, Decision("windows", "Windows pods are not checked."))
-    if problem := _unresolved(facts, config):
+        return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
+    config = trusted(config, facts.redirects)
+    asked = facts.asked if config.pod_selection.enabled else None
+    if asked is not None and (problem := limits.of_asked(CHECKS_ANNOTATION, asked)):
         return Decision("denied", problem), None
+    missing = _unresolved(facts, config)
+    if missing and config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
+        return Decision("denied", missing), None
     try:
         init = [Step(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
         containers = [_demands(raw) for raw in facts.containers]
         resources = _names([*containers, *(step.demands for step in init)], config)
         first = _place(init, containers, resources, place(init, config.provider_init))
-        found = _devices(facts, config, first.accounts)
-        if not found.has_gpus:
-            return _unchecked(facts, _no_gpu(config))
-        situation = Situation(found.network, facts.gang is not None, facts.ordered, found.others)
+        found = holdings(first.accounts, facts.claims, config)
+        if not found.of_gpus:
+            return _unchecked(facts, config, _no_gpu(config))
+        if missing:
+            return Decision("denied", missing), None
+        situation = Situation(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
         checks, skipped = select(config, facts.asked, situation)
+        refuse_busy(checks, skipped, found, config)
+        checks, skipped = not_redirected(checks, skipped, facts.redirects, config)
         behind = any(check.placement == "last" for check in checks)
         last = _place(init, containers, resources, len(init)) if behind else first
-        if not found.gpu_claims:
-            checks, skipped = _with_room(checks, skipped, first, last, found.gpus)
+        gets = _who_gets_gpus(facts, init, containers, found)
+        users = [User(i, step.name, step.sidecar) for i, step in enumerate(init) if gets[len(containers) + i]]
+        refuse_use_before(checks, users, first.position)
+        if init and not found.gpu_claims:  # else nobody holds any before the checks
+            checks, skipped = with_room(checks, skipped, first, last, found.gpus)
     except Refused as error:
         return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
@@ -201,61 +238,49 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
     if not checks:
         told = Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus)
-        return _unchecked(facts, told)
-    if facts.confined and config.on_pod_security_conflict == "deny":
-        return Decision("denied", _CONFINED), None
+        return _unchecked(facts, config, told, marked=not_applicable(skipped))
+    if facts.confined and (problem := forbidden(checks, config)):
+        return Decision("denied", problem), None
+    if problem := limits.of_inherited(facts.settings, facts.volumes):
+        return Decision("denied", problem), None
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    gets = _who_gets_gpus(facts, init, containers, found) if facts.settings else ()
-    legacy = legacies(facts.settings, gets, len(containers), config)
+    legacy = legacies(facts.settings, gets if facts.settings else (), len(containers), facts.memory, config)
     workload = Workload(
         devices=found.counts,
-        gpus=found.gpus,
         claims=found.claims,
-        claimed=found.claimed,
-        compute_of=0 if facts.own_resources else len(init) + len(containers),
+        kinds=found.kinds,
+        containers=len(init) + len(containers),
+        own={} if facts.own == b"null" else {demand.resource: demand for demand in _demands(facts.own)},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=legacy.by_check,
         ipc_lock=legacy.ipc_lock,
         pull_secrets=frozenset(facts.pull_secrets or ()),
-        reports=not facts.confined,
+        reports=config.platform_connector.enabled and not facts.confined,
     )
     injection = inject(config, checks, workload, first, last)
-    counts = ", ".join(name if name.startswith("claim ") else f"{count} {name}" for name, count in gpus.items())
-    message = f"{', '.join(check.name for check in checks)} will test {counts} before the pod starts."
     warnings = [w for check in checks if (one := legacy.by_check.get(check.name)) for w in one.warnings]
-    if facts.confined:
+    if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
     unseen = [u for check in checks if (one := legacy.by_check.get(check.name)) for u in one.unseen]
     told = Decision(
-        "injected", message, [check.name for check in checks], skipped, gpus, warnings=warnings, unseen=unseen
+        "injected",
+        will_test(checks, found),
+        [check.name for check in checks],
+        skipped,
+        gpus,
+        warnings=warnings,
+        unseen=unseen,
     )
-    return _finished(facts, told, injection, member)
+    return _finished(facts, config, told, injection, member)
 
 
 def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
     """The resources of interest."""
-    named = {demand.resource for demands in wanted for demand in demands}
+    named = {resource for demands in wanted for resource, _, _ in demands}
+    named.difference_update(COMPUTE)
     return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
-
-
-def _with_room(
-    checks: list[CheckConfig], skipped: list[Skip], first: Place, last: Place, gpus: Mapping[str, int]
-) -> tuple[list[CheckConfig], list[Skip]]:
-    """Without the checks for which no GPU is left at their place."""
-    rooms = {"first": has_room(first, gpus), "last": first is last or has_room(last, gpus)}
-    if all(rooms.values()):
-        return checks, skipped
-    why = "sidecars that start before this check hold all GPUs of the pod"
-    without = [Skip(check.name, "no-room", why) for check in checks if not rooms[check.placement]]
-    return [check for check in checks if rooms[check.placement]], [*skipped, *without]
-
-
-_CONFINED: Final = (
-    "the namespace's Pod Security level (label pod-security.kubernetes.io/enforce) forbids the hostPath volume through which checks "
-    "report; set that label to privileged, or set onPodSecurityConflict: report-off to check without reports."
-)
 
 
 def _no_gpu(config: Config) -> Decision:
@@ -274,57 +299,23 @@ def _place(
 
 def _unresolved(facts: Facts, config: Config) -> str | None:
     """Why the pod is denied for a claim that does not exist."""
-    missing = [name for name, _, claim in facts.claims if claim is None]
-    if not missing or config.unresolved_claims != "deny":
+    unknown = [name for name, _, claim in facts.claims if claim is None]
+    if not unknown or config.unresolved_claims != "deny":
         return None
     return (
-        f"spec.resourceClaims: what {', '.join(missing)} asks for is not known, as there is no such claim or template in the namespace; "
-        "create the claim first, then the pod."
+        f"spec.resourceClaims: what {', '.join(unknown)} asks for is not known, as there is no such claim or template in the namespace; "
+        f"{CREATE_FIRST}"
     )
 
 
-def _devices(facts: Facts, config: Config, accounts: Mapping[str, Account]) -> _Devices:
-    counts = devices(accounts, [name for name in accounts if name not in COMPUTE])
-    own: dict[str, int] = {}
-    others: set[str] = set()
-    claimed: int | None = 0
-    network = False
-    claims, gpu_claims = [], []
-    for name, count in counts.items():
-        if (what := kind(name, config)) == "network":
-            network = True
-            continue
-        own[name] = count
-        if what != "gpu":  # how many devices that makes, nobody knows here
-            others.add(what)
-            claimed = None
-    for name, shared, claim in facts.claims:
-        if claim is None:
-            if config.unresolved_claims == "allow":
-                continue
-            gives = Devices(gpu=True, network=False, gpus=None)
-        else:
-            gives = gives_of(claim, config)
-        if gives.gpu:
-            gpu_claims.append(name)
-            claimed = None if claimed is None or gives.gpus is None else claimed + gives.gpus
-            if shared and config.gpu_detection.shared_claims == "skip":
-                others.add("shared")
-        if gives.gpu or gives.network:
-            claims.append(name)
-        network = network or gives.network
-    has_gpus = bool(own or gpu_claims)
-    return _Devices(counts, own, tuple(claims), tuple(gpu_claims), network, claimed, frozenset(others), has_gpus)
-
-
 def _who_gets_gpus(
-    facts: Facts, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: _Devices
+    facts: Facts, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: Holdings
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
     gets = []
     for wanted in (*containers, *[step.demands for step in init]):
-        for demand in wanted:
-            if demand.resource in found.gpus and demand.request:
+        for resource, request, _ in wanted:
+            if request and resource in found.gpus:
                 gets.append(True)
                 break
         else:
@@ -335,23 +326,53 @@ def _who_gets_gpus(
     return tuple(gets)
 
 
-@lru_cache(maxsize=256)
+_SMALL: Final = 1024
+"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
+
+
 def _claims_of(raw: bytes) -> tuple[ClaimUse, ...]:
+    return _small_claims(raw) if len(raw) <= _SMALL else _small_claims.__wrapped__(raw)
+
+
+def _demands(raw: bytes) -> tuple[Demand, ...]:
+    return _small_demands(raw) if len(raw) <= _SMALL else _small_demands.__wrapped__(raw)
+
+
+@lru_cache(maxsize=256)
+def _small_claims(raw: bytes) -> tuple[ClaimUse, ...]:
     resources = decode_resources(raw)
     return tuple((resources.claims if resources is not None else None) or ())
 
 
 @lru_cache(maxsize=1024)
-def _demands(raw: bytes) -> tuple[Demand, ...]:
+def _small_demands(raw: bytes) -> tuple[Demand, ...]:
     return demands(decode_resources(raw))
 
 
-def _unchecked(facts: Facts, decision: Decision) -> tuple[Decision, Injection | None]:
-    """A pod without checks. A gang's member is stamped all the same: the controller counts on every one."""
+def _unchecked(
+    facts: Facts, config: Config, decision: Decision, *, marked: bool = False
+) -> tuple[Decision, Injection | None]:
+    """A pod without checks. A gang's member is stamped all the same: the controller counts on every one; and what was known of
+    its claims is written down, as they may have changed when it is scheduled. ``marked``: its GPUs have not escaped, none of the checks
+    can test them; the controller's audit need not count it."""
+    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
     if (member := _stamp(facts, takes_part=False)) is None:
-        return decision, None
+        return _finished(facts, config, decision, added, None) if facts.claims or marked else (decision, None)
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
-    return _finished(facts, replace(decision, result="stamped", message=message), Injection(), member)
+    return _finished(facts, config, replace(decision, result="stamped", message=message), added, member)
+
+
+def _seen(facts: Facts, config: Config) -> dict[str, SeenClaim]:
+    """What was known of the pod's claims."""
+    return {
+        name: SeenClaim(
+            kind=which.kind if which is not None else "",
+            name=which.name if which is not None else "",
+            uid=claim.uid if claim is not None else "",
+            gpu=gives(claim, config).gpu,
+        )
+        for name, which, claim in facts.claims
+    }
 
 
 def _stamp(facts: Facts, *, takes_part: bool) -> Stamp | None:
@@ -359,8 +380,12 @@ def _stamp(facts: Facts, *, takes_part: bool) -> Stamp | None:
 
 
 def _finished(
-    facts: Facts, decision: Decision, injection: Injection, member: Stamp | None
+    facts: Facts, config: Config, decision: Decision, injection: Injection, member: Stamp | None
 ) -> tuple[Decision, Injection]:
+    claims = _seen(facts, config)
+    if claims:
+        told = Admitted(v=admitted.VERSION, claims=claims)
+        injection.annotations[CLAIMS_ANNOTATION] = admitted.encode_admitted(told)
     if member is not None:
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)
@@ -374,14 +399,16 @@ def _finished(
         annotations=facts.has_annotations,
     )
     warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
-    decision = replace(decision, stamp=member, encoded=encode_patch(operations), warnings=warnings)
+    encoded = encode_patch(operations)
+    decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection
 
 
 def _build_into(pod: dict[str, Any], injection: Injection) -> None:
     spec, metadata = pod["spec"], pod.setdefault("metadata", {})
     init = spec.get("initContainers") or []
-    checked = init[: injection.position] + injection.containers + init[injection.position :] + injection.last
+    first, last = ([one.whole for one in built] for built in (injection.containers, injection.last))
+    checked = init[: injection.position] + first + init[injection.position :] + last
     spec["initContainers"] = checked
     spec["volumes"] = [*(spec.get("volumes") or []), *injection.volumes]
     if injection.pull_secrets:

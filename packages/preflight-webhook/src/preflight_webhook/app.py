@@ -11,12 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from . import admission, logs, review
 from .at_once import Answer
+from .body import BODY, Body
 from .claims import Claim, Ref
 from .config import Config
 from .decision import Decision
+from .limits import OBJECT_NAME, shown
 from .lookups import Lookups, Unavailable
 from .metrics import CONTENT_TYPE, Metrics
-from .objects import Request
+from .objects import Metadata, Request
 from .policies import Policies, Policy
 from .policy import effective
 
@@ -31,7 +33,15 @@ CONFINED_PATH: Final = PATH + "/confined"
 """For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
 label, so nobody here has to ask for it."""
 MAX_BODY: Final = 3 * 1024 * 1024
-"""Bytes. etcd takes objects of 1.5 MiB, and a review may hold two of them."""
+"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be larger all the same: it takes requests of
+3 MiB and writes `<` as six bytes. A larger review is denied by its uid rather than refused, for what is refused is admitted unchecked under
+failurePolicy Ignore."""
+MOST_SKIPPED: Final = 256 * 1024 * 1024
+"""Bytes of a body that is not kept, only read to its end."""
+WAITING: Final = 8 * 1024 * 1024
+"""Bytes of the reviews of one namespace that may wait for claims at a time."""
+BEHIND: Final = 300.0
+"""Seconds for which PreflightConfigs may go unread before requests should go elsewhere."""
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _PATHS: Final = frozenset({PATH, CONFINED_PATH})
@@ -51,18 +61,30 @@ class State:
     policies: Policies | None = None
     started: bool = False
     stopping: bool = False
+    certificate_problem: Callable[[], str] = str
+    """Why clients will not take the certificate; empty where they will."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """By what is watched, why that does not work."""
     _was_ready: bool = False
 
     def unready(self) -> str:
-        """Why requests should go elsewhere; empty where they need not. Once ready, only stopping ends it."""
+        """Why requests should go elsewhere; empty where they need not.
+
+        What ends it is what would also keep a new replica from becoming ready, or what no restart would notice by itself.
+        """
         if self.stopping:
             return "stopping"
-        if self._was_ready:
-            return ""
         if not self.started:
             return "starting"
-        if self.policies is not None and self.config.preflight_configs.enabled and not self.policies.synced:
-            return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+        if problem := self.certificate_problem():
+            return problem
+        for watcher, why in self.failing.items():
+            return f"{watcher} is not watched any more: {why}"
+        if self.policies is not None and self.config.preflight_configs.enabled:
+            if not self.policies.synced and not self._was_ready:
+                return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+            if self.policies.behind_for() > BEHIND:
+                return f"PreflightConfigs of namespaces have not been read for {BEHIND:g} s: {self.policies.problem}"
         self._was_ready = True
         return ""
 
@@ -79,6 +101,15 @@ class _Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
+
+
+class _TooLarge(Exception):
+    """A body of which only the beginning was kept."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.size, self.uid = body.size, review.uid_of(body.read())
+        self.message = f"its review of {body.size} bytes is too large: {body.dropped}"
 
 
 class _Begun(NamedTuple):
@@ -98,6 +129,7 @@ class Admission:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._waiting: dict[str, int] = {}  # bytes, by namespace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -108,6 +140,8 @@ class Admission:
             await _respond(send, begun if isinstance(begun, Answer) else await self._after_lookup(begun))
         except _Refused as error:
             await _respond(send, self._refuse(error.status, error.message))
+        except _TooLarge as error:
+            await _respond(send, self._unread(error.uid, error.message, error.size, 413))
         finally:
             self.state.metrics.in_flight -= 1
 
@@ -135,24 +169,41 @@ class Admission:
             if decision.needs:
                 return _Begun(started, body, request, confined, config, policy, decision.needs)
             return self._decided(request, decision, policy, len(body), started)
+        except (review.TooDeep, RecursionError) as error:
+            why = str(error) if isinstance(error, review.TooDeep) else "the pod is nested too deep"
+            return self._unread(uid or review.uid_of(body), why, len(body), 400)
         except Exception as error:
             return self._failed(error, uid)
 
     async def _after_lookup(self, begun: _Begun) -> Answer:
         request = begun.request
         try:
-            claims = await self._claims(request.namespace, begun.needs)
+            claims = await self._claims(request.namespace, begun.needs, len(begun.body))
             decision = admission.decide(
                 begun.body, request.namespace, begun.config, claims, confined=begun.confined, read=request.object
             )
             return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
+        except (review.TooDeep, RecursionError):
+            return self._unread(request.uid, "the pod is nested too deep", len(begun.body), 400)
         except Exception as error:
             return self._failed(error, request.uid)
 
-    async def _claims(self, namespace: str, needs: tuple[Ref, ...]) -> Mapping[Ref, Claim | None]:
+    async def _claims(self, namespace: str, needs: tuple[Ref, ...], size: int) -> Mapping[Ref, Claim | None]:
         if self.state.lookups is None:
             raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
-        return await self.state.lookups.claims(namespace, needs)
+        if (waiting := self._waiting.get(namespace, 0) + size) > WAITING:
+            raise Unavailable(
+                f"the pod's resource claims cannot be looked up: {waiting} bytes of reviews of namespace {namespace} would wait for "
+                f"theirs, the limit is {WAITING}; create fewer pods at a time"
+            )
+        self._waiting[namespace] = waiting
+        try:
+            return await self.state.lookups.claims(namespace, needs)
+        finally:
+            if (left := self._waiting[namespace] - size) > 0:
+                self._waiting[namespace] = left
+            else:
+                del self._waiting[namespace]
 
     def _decided(
         self, request: Request, decision: Decision, policy: Policy | None, size: int, started: float
@@ -164,6 +215,19 @@ class Admission:
         metrics.bytes_sent += len(answer)
         _tell(metrics, request, decision, policy)
         return Answer(200, answer, _JSON, last=self.state.stopping)
+
+    def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
+        """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore admits nothing unchecked. What is no
+        review is refused."""
+        if not uid:
+            return self._refuse(status, why)
+        self.state.metrics.decided("denied", 0.0)
+        self.state.metrics.bytes_read += size
+        message = (
+            f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
+        )
+        logs.line("info", message, {"uid": uid, "result": "denied"})
+        return Answer(200, review.encode_answer(uid, Decision("denied", message)), _JSON, last=self.state.stopping)
 
     def _failed(self, error: Exception, uid: str) -> Answer:
         if isinstance(error, review.BadReview):
@@ -210,29 +274,31 @@ def _why_not(scope: Scope) -> _Refused | None:
     if scope["method"] != "POST":
         return _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
     for name, value in scope["headers"]:
-        if name == b"content-type" and value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
-            return _Refused(415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json")
-        if name == b"content-length" and int(value) > MAX_BODY:
-            return _Refused(413, f"a body of {int(value)} bytes is too large; the limit is {MAX_BODY}")
+        if name == b"content-type":
+            if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
+                told = value.decode("latin-1")[:80]
+                return _Refused(415, f"content-type {told} is not supported; send application/json")
+        elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
+            return _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
     return None
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    """The whole body of an admission request. Raises :class:`_Refused`."""
+    """The whole body of an admission request. Raises :class:`_Refused` and :class:`_TooLarge`."""
     if (problem := _why_not(scope)) is not None:
         raise problem
-    chunks, size = [], 0
+    body = scope[BODY] = Body(MAX_BODY)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise _Refused(400, "the connection ended within the body")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > MAX_BODY:
-            raise _Refused(413, f"a body of more than {MAX_BODY} bytes is too large")
-        chunks.append(chunk)
+        body.add(message.get("body", b""))
+        if body.size > MOST_SKIPPED:
+            raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
         if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if body.dropped:
+                raise _TooLarge(body)
+            return body.read()
 
 
 async def _respond(send: Send, answer: Answer) -> None:
@@ -254,15 +320,23 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy
     if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
         return
     about: dict[str, object] = {
-        "uid": request.uid,
+        "uid": shown(request.uid),
         "namespace": request.namespace,
+        **_who(request.object.metadata),
         "result": decision.result,
         "dry_run": request.dry_run,
     }
     if decision.stamp is not None:
-        about["gang"] = decision.stamp.id
+        about["gang"] = shown(decision.stamp.id)
     if policy is not None:
         about["preflight_config"] = policy.name
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
-    logs.line("info" if told else "debug", decision.message, about)
+    logs.line("info" if told else "debug", shown(decision.message, review.MOST_TEXT), about)
+
+
+def _who(metadata: Metadata) -> dict[str, str]:
+    """By which names people know a pod: its own, or the beginning of it that its maker gave; and the maker."""
+    owner = next((one for one in metadata.owner_references or () if one.controller), None)
+    about = {"pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME)}
+    return about if owner is None else {**about, "owner": shown(f"{owner.kind}/{owner.name}", 2 * OBJECT_NAME)}

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, Protocol
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from .connections import Bounded
 
 __all__ = ["Answer", "Application", "AtOnce"]
 
@@ -33,26 +35,25 @@ class Application(Protocol):
         """The answer to a whole request, or None where it must go the way of ASGI. Does not raise. ``body`` stays as it is."""
 
 
-class AtOnce(HttpToolsProtocol):
+class AtOnce(Bounded):
     """For an :class:`Application`. Whatever is out of the ordinary goes uvicorn's own way."""
 
     _due: Any = None
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         # Nobody reads the body meanwhile: uvicorn stops reading above its limit until somebody does.
-        length = next((int(value) for name, value in cycle.scope["headers"] if name == b"content-length"), None)
+        length = None
+        for name, value in cycle.scope["headers"]:
+            if name == b"content-length":
+                length = int(value)
+                break
         if cycle.more_body and length is not None and length <= HIGH_WATER_LIMIT and not cycle.waiting_for_100_continue:
             self._due = cycle
         else:
             super()._start_asgi_task(cycle, app)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        # It and its last cycle hold each other, and with them some 300 KB of TLS buffers, until a garbage collection, which is rare here.
-        self.cycle = None  # type: ignore[assignment]  # as uvicorn has it between requests
-
     def on_message_complete(self) -> None:
-        super().on_message_complete()
+        Bounded.on_message_complete(self)
         cycle, self._due = self._due, None
         if cycle is None or cycle is not self.cycle:
             return

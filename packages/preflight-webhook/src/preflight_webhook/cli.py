@@ -7,18 +7,24 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from preflight_proto import policy
+from preflight_proto.program import EXIT_CODES, leave, package_version
 
+from . import values
 from .claims import detects
-from .config import Config, ConfigError, json_schema, parse
-from .configfile import read
-from .workloads import KINDS, Found, documents, found_in, needed
+from .config import ConfigError, json_schema, parse
+from .configfile import read_by
+from .kinds import KINDS
+from .workloads import Found, Object, documents, found_in, needed
+
+if TYPE_CHECKING:
+    from .explain import About
 
 __all__ = ["main"]
 
 EXIT_BAD_INPUT = 2
+FORBIDDEN = 403
 
 _ABOUT = """Preflight's mutating admission webhook: injects check init containers into GPU pods.
 
@@ -32,23 +38,27 @@ _ABOUT = """Preflight's mutating admission webhook: injects check init container
 
 def main() -> NoReturn:
     """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
-    parser = _parser()
-    args = parser.parse_args()
+    leave(_command)
+
+
+def _command() -> int:
+    args = _parser().parse_args()
     try:
-        status = args.run(args)
+        return int(args.run(args))
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
-        status = EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
+        return EXIT_BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="preflight-webhook", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="preflight-webhook",
+        description=_ABOUT,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('preflight-webhook')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="answer the API server's admission reviews")
@@ -103,14 +113,19 @@ def _parser() -> argparse.ArgumentParser:
         "--file",
         action="append",
         metavar="FILE",
-        help="a Pod, Job, JobSet, … as YAML or JSON, with the claims, Namespaces and PreflightConfigs that it needs (again for more files); - is stdin",
+        help="a Pod, Job, JobSet, PyTorchJob, … as YAML or JSON, with the claims, Namespaces and PreflightConfigs that it needs (again for more files); - is stdin",
     )
     given.add_argument(
-        "--live", metavar="KIND/NAME", help=f"an object of the cluster of KUBECONFIG: {', '.join(KINDS)}"
+        "--live",
+        metavar="KIND/NAME",
+        help=f"an object of the cluster of KUBECONFIG, or of ~/.kube/config: {', '.join(KINDS)}",
     )
     explain.add_argument("-n", "--namespace", default="default", help="where --live looks (%(default)s)")
     explain.add_argument(
-        "--config", type=Path, metavar="FILE", help="configuration; without one, dcgm-diag with its defaults"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration, or the Helm values of the release; without one, with --live that of the cluster's release, else dcgm-diag with its defaults",
     )
     explain.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s")
     explain.add_argument(
@@ -123,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=_explain)
 
     validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
-    validate.add_argument("file", type=Path, metavar="FILE")
+    validate.add_argument(
+        "file", type=Path, metavar="FILE", help="the configuration, or Helm values of which the chart makes it"
+    )
     validate.set_defaults(run=_validate)
 
     schema = commands.add_parser("schema", help="print the configuration's JSON Schema")
@@ -140,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(args: argparse.Namespace) -> int:
     from . import logs
-    from .server import Options, PortTaken, serve
+    from .server import Options, PortTaken, WatcherDied, serve
     from .tls import CertificateError
 
     logs.set_up(args.log_level)
@@ -159,68 +176,110 @@ def _serve(args: argparse.Namespace) -> int:
     except (PortTaken, CertificateError) as error:
         print(f"{error}.", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except WatcherDied as error:
+        print(f"{error}.", file=sys.stderr)
+        return 1
     return 0
 
 
 def _explain(args: argparse.Namespace) -> int:
     from .explain import explain
-    from .kube import KubeError
+    from .kube import BadAccess, KubeError
+    from .live import NotThere
 
-    if args.config is not None:
-        config = read(args.config)
-    else:
-        config = parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]")
-    on_terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    coloured = args.color == "always" or (args.color == "auto" and on_terminal)
+    problems: list[str] = []
     try:
-        found = _from_cluster(args.live, args.namespace, config) if args.live else _from_files(args.file)
-        told = [explain(one, config, args.output, coloured=coloured, brief=args.brief) for one in found]
-    except (KubeError, ValueError) as error:
+        found, about = _from_cluster(args) if args.live else _from_files(args, problems)
+    except NotThere as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KubeError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BAD_INPUT if isinstance(error, BadAccess) else 1
+    except ValueError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_INPUT
+    on_terminal = sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    coloured = args.color == "always" or (args.color == "auto" and on_terminal)
+    told = []
+    for one in found:
+        try:
+            told.append(explain(one, about, args.output, coloured=coloured, brief=args.brief))
+        except ValueError as error:
+            problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
-    print(between[args.output].join(told))
-    return 0
+    if told:
+        print(between[args.output].join(told))
+    for problem in dict.fromkeys(problems):
+        print(problem, file=sys.stderr)
+    return EXIT_BAD_INPUT if problems else 0
 
 
-def _from_files(files: list[str]) -> list[Found]:
-    objects = []
-    for file in files:
+def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Found], About]:
+    """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
+    from .explain import About
+
+    if args.config is not None:
+        given = read_by(values.parse, args.config)
+        by = f"{args.config}{f' ({given.said})' if given.said else ''}"
+        about = About(given.config, given.lists, by, from_files=True)
+    else:
+        by = "the defaults (dcgm-diag alone); give the values of your release, or its configuration, with --config"
+        about = About(parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]"), None, by, from_files=True)
+    objects: list[Object] = []
+    for file in args.file:
+        where = "standard input" if file == "-" else file
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        except OSError as error:
-            raise ValueError(f"{file}: {error.strerror}; give a file with a pod in it.") from None
-        objects += documents(text, "standard input" if file == "-" else file)
-    return found_in(objects, ", ".join("standard input" if file == "-" else file for file in files))
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not UTF-8"
+            problems.append(f"{where}: {why}; give a file with a pod in it.")
+            continue
+        made, bad = documents(text, where)
+        objects += made
+        problems += bad
+    found, bad = found_in(objects, ", ".join("standard input" if file == "-" else file for file in args.file))
+    if not problems or objects:  # else the reason why there is no pod is said already
+        problems += bad
+    return found, about
 
 
-def _from_cluster(wanted: str, namespace: str, config: Config) -> list[Found]:
-    from .kube import Client, connection
+def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
+    from . import live
+    from .explain import About
+    from .kube import Client, KubeError, connection
 
-    kind, _, name = wanted.partition("/")
-    known = {one.lower(): one for one in KINDS}
-    if kind.lower() not in known or not name:
-        raise ValueError(f'--live: "{wanted}" is no KIND/NAME; kinds are {", ".join(KINDS)}.')
-    kind = known[kind.lower()]
-    with Client(connection()) as client:
-        item = client.get(KINDS[kind].format(namespace) + name)
-        if item is None:
-            raise ValueError(f"{kind} {name}: not in namespace {namespace}; look at its name, or set -n.")
-        around = client.get(f"/api/v1/namespaces/{namespace}") or {}
-        objects = [{**item, "kind": kind}, {**around, "kind": "Namespace"}]
-        if config.preflight_configs.enabled:
-            listed = client.get(policy.path(namespace)) or {}
-            objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
-        found = found_in(objects, wanted)
-        if detects(config):
+    kind, name = live.wanted_of(args.live)
+    with Client(connection(home=Path.home())) as client:
+        if args.config is not None:
+            given = read_by(values.parse, args.config)
+            about = About(given.config, given.lists, str(args.config), from_files=False)
+        else:
+            try:
+                release = live.release_of(client)
+            except KubeError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                raise live.NotThere(live.unreadable(error)) from None
+            about = About(release.config, release.lists, release.where, from_files=False)
+        policies = about.config.preflight_configs.enabled
+        objects = live.objects_of(client, kind, name, args.namespace, policies=policies)
+        found, problems = found_in(objects, args.live)
+        if problems:
+            raise ValueError("\n".join(problems))
+        if detects(about.config):
             found = [one._replace(claims=needed(one, client.get)) for one in found]
-        return found
+        return found, about
 
 
 def _validate(args: argparse.Namespace) -> int:
-    config = read(args.file)
-    names = ", ".join(check.name for check in config.checks) or "none"
-    print(f"{args.file}: good; checks: {names}")
+    given = read_by(values.parse, args.file)
+    names = ", ".join(check.name for check in given.config.checks) or "none"
+    if given.said:
+        print(f"{args.file}: {given.said}")
+    print(f"{args.file}: no problem found; checks: {names}")
+    if not given.config.checks:
+        print(f"{args.file}: warning: checks: is empty, so no pod is checked; name at least one.", file=sys.stderr)
     return 0
 
 

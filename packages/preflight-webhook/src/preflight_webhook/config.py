@@ -5,28 +5,46 @@ One Struct is the schema. :func:`parse` lists *every* problem of a file with its
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 import jsonschema
 import msgspec
-import yaml
 from msgspec import Meta
-from preflight_proto import gang_source, names
-from preflight_proto.durations import parse_duration
+from preflight_proto import gang_source, names, schema_errors
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
+from . import document, extras, given, overrides
+from .addresses import engine_problems
+from .document import DocumentError
+from .extras import ExtraMount, ExtraVolume
 from .quantities import parse_quantity
+from .timeouts import duration_problems, in_one_line
 
-__all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "parse"]
+__all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "of", "parse", "raw_of"]
 
 Name = Annotated[
     str,
     Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50, description="Lower-case letters, digits and '-'."),
 ]
 Image = Annotated[str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")]
+_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
+Address = Annotated[str, Meta(min_length=1, max_length=1024)]
+_MOUNTS_OF_OURS: Final = {
+    "volumeMounts": {
+        "items": {
+            "properties": {
+                "name": {
+                    "pattern": f"^({'|'.join(extras.OUR_VOLUMES)})$",
+                    "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
+                }
+            }
+        }
+    }
+}
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True):
@@ -56,7 +74,8 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
 
     ``placement``: before or behind the workload's own init containers. ``env_patterns`` and ``mount_patterns``: what it inherits of
     the workload (globs on names and on mount paths; unset: those of the NCCL checks for them, nothing for others).
-    ``supports``: devices beyond whole GPUs of the pod's own that it can test. ``container``: merged over what is injected.
+    ``supports``: devices beyond whole GPUs of the pod's own that it can test. ``extra_volumes`` and ``extra_volume_mounts``: folders of the
+    node that it needs. ``container``: merged over what is injected.
     """
 
     name: Name
@@ -74,8 +93,10 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     env_patterns: Names | None = None
     mount_patterns: Names | None = None
     resources: CheckResources = CheckResources()
+    extra_volumes: tuple[ExtraVolume, ...] = ()
+    extra_volume_mounts: tuple[ExtraMount, ...] = ()
     security_context: dict[str, Any] = {}
-    container: dict[str, Any] = {}
+    container: Annotated[dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})] = {}
 
     @property
     def gang_wide(self) -> bool:
@@ -92,8 +113,20 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
 
 
 class Dcgm(_Section, frozen=True, kw_only=True):
-    hostengine_addr: Annotated[str, Meta(min_length=1)] = "dcgm-hostengine.nvsentinel.svc:5555"
-    diag_level: Annotated[int, Meta(ge=1, le=4)] = 1
+    """``hostengine_addr``: host:port, one or several, tried in order. Best by address, as ``$(NODE_IP)`` is: a pod's author decides what a
+    name means in his pod, so one that he could lead elsewhere is left out there, and without another the pod is denied."""
+
+    hostengine_addr: Address | Annotated[tuple[Address, ...], Meta(min_length=1, max_length=8)] = (
+        "$(NODE_IP):5555",
+        "nvidia-dcgm.gpu-operator.svc:5555",
+    )
+    diag_level: Annotated[int, Meta(ge=1, le=4)] = 2
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Each by itself, in order."""
+        given = (self.hostengine_addr,) if isinstance(self.hostengine_addr, str) else self.hostengine_addr
+        return tuple(one.strip() for some in given for one in some.split(",") if one.strip())
 
 
 class Nccl(_Section, frozen=True, kw_only=True):
@@ -131,17 +164,27 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
 
 class GpuDetection(_Section, frozen=True, kw_only=True):
     """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that several pods get at a time.
-    ``shared_claims``: what the checks make of a claim that other pods may use too."""
+    ``shared_claims``: what the checks make of a claim by name, which other pods may use too. auto: test its GPUs, unless another pod has it
+    just then, in which case a pod with a required check is denied."""
 
     resource_names: Names = ("nvidia.com/gpu",)
     device_classes: Names = ()
-    shared_claims: Literal["skip", "inject"] = "skip"
+    shared_claims: Literal["auto", "skip", "inject"] = "auto"
     mig_resource_names: Names = ("nvidia.com/mig-*",)
     shared_resource_names: Names = ("nvidia.com/*.shared",)
 
 
 class NetworkDetection(_Section, frozen=True, kw_only=True):
-    resource_names: Names = ("nvidia.com/mlnxnics",)
+    """Globs. The names of resources are those of the device plugins of Mellanox and NVIDIA NICs, of EFA, of GKE's networks and of RDMA."""
+
+    resource_names: Names = (
+        "nvidia.com/mlnxnics",
+        "nvidia.com/hostdev",
+        "nvidia.com/*sriov*",
+        "rdma/*",
+        "vpc.amazonaws.com/efa",
+        "networking.gke.io.networks/*",
+    )
     device_classes: Names = ()
 
 
@@ -160,6 +203,9 @@ class ConnectorAuth(_Section, frozen=True, kw_only=True):
 
 
 class PlatformConnector(_Section, frozen=True, kw_only=True):
+    """``enabled``: false where there is none; checks decide about the pod and report nothing."""
+
+    enabled: bool = True
     socket_dir: Annotated[str, Meta(pattern=r"^/.+")] = names.SOCKET_DIR
     auth: ConnectorAuth = ConnectorAuth()
 
@@ -185,7 +231,8 @@ class Config(_Section, frozen=True, kw_only=True):
     gang_discovery: GangDiscovery = GangDiscovery()
     gpu_detection: GpuDetection = GpuDetection()
     network_detection: NetworkDetection = NetworkDetection()
-    nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*")
+    mirror_claims: Names = ("compute-domain-default-channel.nvidia.com",)
+    nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*")
     nccl_mount_patterns: Names = (names.SHM_DIR,)
     nccl_topology: NcclTopology = NcclTopology()
     platform_connector: PlatformConnector = PlatformConnector()
@@ -215,66 +262,41 @@ def json_schema() -> dict[str, Any]:
 
 def parse(text: str) -> Config:
     """The configuration in the YAML document ``text``, without the checks that are not enabled. Raises :class:`ConfigError` with every problem."""
+    return of(raw_of(text))
+
+
+def raw_of(text: str) -> Any:
+    """What the YAML document ``text`` holds. Raises :class:`ConfigError`."""
     try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
-        raise ConfigError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); mend it there."]) from None
-    if raw is None:
-        raw = {}
-    problems = [_sentence(error) for error in sorted(_VALIDATOR.iter_errors(raw), key=lambda e: _path(e.absolute_path))]
+        raw = document.read(text)
+    except DocumentError as error:
+        raise ConfigError(error.problems) from None
+    return {} if raw is None else raw
+
+
+def of(raw: Any) -> Config:
+    """The configuration that ``raw`` says; as :func:`parse`."""
+    problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
     if not isinstance(raw, dict):
         raise ConfigError(problems)
     problems += _meaning(raw)
     if problems:
         raise ConfigError(problems)
-    config = msgspec.convert(raw, Config)
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:  # the schema says less than the types
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError([f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]) from None
     return msgspec.structs.replace(config, checks=tuple(check for check in config.checks if check.enabled))
 
 
-_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    path = _path(error.absolute_path)
-    where = path or "the file"
-    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    rule_value: Any = error.validator_value
-    instance: Any = error.instance
-    shown = str(error.instance) if len(str(error.instance)) <= 60 else str(error.instance)[:57] + "…"
-    if error.validator == "additionalProperties":
-        known = sorted(schema.get("properties", {}))
-        unknown = sorted(set(instance) - set(known))
-        return " ".join(
-            f"{path + '.' if path else ''}{key}: unknown key; known here are {', '.join(known)}." for key in unknown
-        )
-    if error.validator == "required":
-        missing = [key for key in rule_value if key not in instance]
-        return " ".join(f"{path + '.' if path else ''}{key}: missing; set it." for key in missing)
-    if error.validator == "enum":
-        return f'{where}: "{shown}" is not one of {", ".join(map(str, rule_value))}; set one of them.'
-    if error.validator in {"type", "anyOf"}:
-        wanted = rule_value if error.validator == "type" else "a value of the documented kind"
-        return f'{where}: "{shown}" ({type(error.instance).__name__}) is not {wanted}; set {wanted}.'
-    rule = {
-        "minimum": "at least",
-        "maximum": "at most",
-        "exclusiveMinimum": "more than",
-        "minLength": "of a length of at least",
-        "maxLength": "of a length of at most",
-    }
-    if error.validator in rule:
-        return f'{where}: "{shown}" is not {rule[error.validator]} {rule_value}; change it.'
-    hint = schema.get("description", f"a text matching {rule_value}.")
-    return f'{where}: "{shown}" is not allowed; set {hint}'
-
-
-def _path(parts: Any) -> str:
-    text = ""
-    for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+_TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+    "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+)
+"""1.0 is no whole number for us, as it is none for Kubernetes."""
+_VALIDATOR: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, type_checker=_TYPES
+)(json_schema())
 
 
 def _meaning(raw: dict[str, Any]) -> list[str]:
@@ -286,25 +308,55 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
     durations += [(f"checks[{i}].timeout", c.get("timeout")) for i, c in enumerate(listed)]
     for path, value in durations:
         if isinstance(value, str) and value:
-            try:
-                if parse_duration(value) <= 0:
-                    problems.append(f'{path}: "{value}" is not longer than nothing; set e.g. 300s.')
-            except ValueError as error:
-                problems.append(f"{path}: {error}.")
+            problems += duration_problems(path, value)
     for i, check in enumerate(listed):
         problems += _about_check(f"checks[{i}]", check)
+    problems += _of_connector(raw.get("platformConnector"))
     discovery = raw.get("gangDiscovery")
     if isinstance(discovery, dict):
         problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")
-    seen: dict[Any, int] = {}
+    connector = raw.get("platformConnector")
+    folder = connector.get("socketDir", names.SOCKET_DIR) if isinstance(connector, dict) else names.SOCKET_DIR
+    problems += extras.problems(listed, str(folder))
+    dcgm = raw.get("dcgm")
+    problems += engine_problems(dcgm.get("hostengineAddr") if isinstance(dcgm, dict) else None, "dcgm.hostengineAddr")
+    seen: dict[str, int] = {}
     for i, check in enumerate(listed):
         name = check.get("name")
         if isinstance(name, str) and name in seen:
             problems.append(
                 f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.'
             )
-        seen.setdefault(name, i)
+        if isinstance(name, str):
+            seen.setdefault(name, i)
+    # What is refused already needs no second sentence.
+    return problems + [one for one in given.problems(raw) if not _told(one.partition(":")[0], problems)]
+
+
+def _told(path: str, problems: list[str]) -> bool:
+    return any(one.startswith((f"{path}:", f"{path}[")) for one in problems)
+
+
+def _of_connector(connector: Any) -> list[str]:
+    """What the API server would refuse in every pod."""
+    if not isinstance(connector, dict):
+        return []
+    problems = []
+    folder, auth = connector.get("socketDir"), connector.get("auth")
+    if isinstance(folder, str) and ".." in folder.split("/"):
+        problems.append(
+            f'platformConnector.socketDir: "{in_one_line(folder)}" has ".." in it; write the folder itself.'
+        )
+    seconds = auth.get("expirationSeconds") if isinstance(auth, dict) else None
+    if isinstance(seconds, int) and seconds > MOST_TOKEN_SECONDS:
+        problems.append(
+            f"platformConnector.auth.expirationSeconds: {seconds} is more than {MOST_TOKEN_SECONDS}; set less."
+        )
     return problems
+
+
+MOST_TOKEN_SECONDS: Final = 2**32
+"""The API server refuses a projected token that lives longer."""
 
 
 _OURS: Final = {
@@ -321,6 +373,15 @@ def _about_check(path: str, check: dict[str, Any]) -> list[str]:
     container = check.get("container")
     taken = sorted(_OURS.keys() & container.keys()) if isinstance(container, dict) else []
     problems = [f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken]
+    if isinstance(container, dict):
+        check = {**check, "container": {key: value for key, value in container.items() if key not in _OURS}}
+    problems += overrides.problems(check, path)
+    for i, variable in enumerate(listed if isinstance(listed := check.get("env"), list) else ()):
+        name = variable.get("name") if isinstance(variable, dict) else None
+        if isinstance(name, str) and name and not _ENV_NAME.fullmatch(name):
+            problems.append(
+                f'{path}.env[{i}].name: "{in_one_line(name)}" is no name of a variable; use printable ASCII without "=".'
+            )
     if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
         problems += [
             f"{path}.{key}: a required check inherits nothing of the workload, which could bend it; remove one of the two."
@@ -331,7 +392,7 @@ def _about_check(path: str, check: dict[str, Any]) -> list[str]:
     for side, amounts in resources.items() if isinstance(resources, dict) else ():
         for name, value in amounts.items() if isinstance(amounts, dict) else ():
             try:
-                if parse_quantity(str(value)) <= 0:
+                if value is not None and parse_quantity(str(value)) <= 0:
                     problems.append(f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.')
             except ValueError as error:
                 problems.append(f"{path}.resources.{side}.{name}: {error}.")

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from .config import Config, ConfigError, parse
 from .metrics import Metrics
 
-__all__ = ["ConfigFile", "read"]
+__all__ = ["ConfigFile", "read", "read_by"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Stamp = tuple[int, int, int] | None
 
 
 def read(path: Path) -> Config:
     """The configuration in ``path``. Raises :class:`~.config.ConfigError` with every problem, each beginning with the path."""
+    return read_by(parse, path)
+
+
+def read_by(parse: Callable[[str], T], path: Path) -> T:
+    """What ``parse`` makes of the text in ``path``; raises as :func:`read`."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -45,7 +53,9 @@ class ConfigFile:
         self._seen = stamp
         try:
             self.config = read(self.path)
-        except ConfigError as error:
+        except Exception as raised:
+            # Whatever a file holds, the one before it stays, and the next one is read again.
+            error = raised if isinstance(raised, ConfigError) else ConfigError([f"{self.path}: {raised!r:.200}."])
             self._metrics.config_valid.set(0)
             self._metrics.config_refused.inc()
             log.error(

@@ -6,6 +6,7 @@ import binascii
 from typing import Any, Final
 
 import msgspec
+from preflight_proto.admitted import SeenClaim
 from preflight_proto.stamp import Stamp
 
 from .claims import Ref
@@ -35,7 +36,7 @@ class Unseen(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct):
     """``result`` is from a closed set and becomes the metric's label:
-    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, denied;
+    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, mirror, denied;
     or needs-claims: nothing is decided yet."""
 
     result: str
@@ -49,6 +50,8 @@ class Decision(msgspec.Struct):
     """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for alike pods, not a hundred objects."""
     warnings: list[str] = []
     unseen: list[Unseen] = []
+    claims: dict[str, SeenClaim] = {}
+    """What was known of the pod's resource claims, by their names in it; written down in the pod."""
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 
@@ -62,6 +65,12 @@ class Decision(msgspec.Struct):
         """The result with its reason, where all checks were left out for the same one."""
         reasons = {skip.reason for skip in self.skipped} if self.result in {"no-checks", "stamped"} else set()
         return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        texts = [self.message, *self.warnings, *[skip.message for skip in self.skipped], *[u.name for u in self.unseen]]
+        return 512 + 1024 * len(self.claims) + len(self.encoded) + sum([64 + len(text) for text in texts])
 
     @property
     def denied(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.durations import parse_duration
+from preflight_proto.durations import gang_run, parse_duration
 
 from .config import CheckConfig, Config
 
@@ -23,13 +23,15 @@ _REPORT: Final = 10.0
 """Seconds that a connector which does not answer may cost."""
 
 
-def longest(check: CheckConfig, config: Config) -> float:
-    """Seconds: waiting for others, running, reporting."""
+def longest(check: CheckConfig, config: Config, ranks: int = 0) -> float:
+    """Seconds: waiting for others, running, reporting. ``ranks``: GPUs of the whole gang, 0 where its size is not known."""
     own = {variable.name: variable.value for variable in check.env}
     given = own.get(names.ENV_CHECK_TIMEOUT) or check.timeout or config.check_timeout
-    runs = _seconds(given) or {names.DCGM_DIAG: _DCGM[config.dcgm.diag_level], names.NCCL_LOOPBACK: _LOOPBACK}.get(
-        check.name, _OTHERS
-    )
+    runs = _seconds(given) or {
+        names.DCGM_DIAG: _DCGM[config.dcgm.diag_level],
+        names.NCCL_LOOPBACK: _LOOPBACK,
+        names.NCCL_ALLREDUCE: gang_run(ranks),
+    }.get(check.name, _OTHERS)
     waits = 0.0
     if check.gang_wide:
         waits = _seconds(own.get(names.ENV_GANG_TIMEOUT) or config.gang_timeout)

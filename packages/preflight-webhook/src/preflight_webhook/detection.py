@@ -7,16 +7,18 @@ the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from preflight_proto.devices import IMPLICIT
+
 from .config import Config
 from .objects import Amount, Resources
-from .quantities import UNIT, parse_quantity
+from .quantities import parse_quantity
 
-__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "devices", "kind", "reckon"]
+__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "kind", "reckon"]
 
 COMPUTE: Final = ("cpu", "memory")
 
@@ -75,7 +77,7 @@ class Account:
         self.largest = max(self.largest, request)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # names longer than Kubernetes allows do not come so far, see :mod:`.limits`
 def kind(resource: str, config: Config) -> str:
     """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
     gpus = config.gpu_detection
@@ -83,9 +85,13 @@ def kind(resource: str, config: Config) -> str:
         return "shared"
     if any(fnmatchcase(resource, glob) for glob in gpus.mig_resource_names):
         return "mig"
-    if resource in gpus.resource_names:
+    network = config.network_detection
+    of_class = resource.removeprefix(IMPLICIT) if resource.startswith(IMPLICIT) else ""
+    if resource in gpus.resource_names or of_class in gpus.device_classes:
         return "gpu"
-    return "network" if resource in config.network_detection.resource_names else ""
+    if of_class and any(fnmatchcase(of_class, glob) for glob in network.device_classes):
+        return "network"
+    return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
 
 
 def demands(resources: Resources | None) -> tuple[Demand, ...]:
@@ -97,9 +103,10 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
         return ()
     requests, limits = resources.requests or {}, resources.limits or {}
     found = []
-    for resource in {**requests, **limits}:
-        limit = _nanos(limits[resource]) if resource in limits else 0
-        found.append(Demand(resource, _nanos(requests[resource]) if resource in requests else limit, limit))
+    for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
+        own, most = requests.get(resource), limits.get(resource)
+        limit = 0 if most is None else _nanos(most)
+        found.append(Demand(resource, limit if own is None or own == most else _nanos(own), limit))
     return tuple(found)
 
 
@@ -123,16 +130,13 @@ def reckon(
         for resource, request, limit in container:
             if (account := accounts.get(resource)) is None:
                 continue
-            account.count(request, limit)
+            if limit > 0:
+                account.limited += 1
+                account.equal += request == limit
+            account.largest = max(account.largest, request)
             account.requests.running += request
             account.limits.running += limit
     return accounts
-
-
-def devices(accounts: Mapping[str, Account], names: Iterable[str]) -> dict[str, int]:
-    """How many devices of each of these extended resources the scheduler reserves, zeros left out."""
-    counts = ((name, accounts[name].requests.effective // UNIT) for name in names)
-    return {name: count for name, count in counts if count > 0}
 
 
 def _nanos(value: Amount) -> int:

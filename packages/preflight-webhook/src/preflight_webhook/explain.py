@@ -6,55 +6,129 @@ import difflib
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from msgspec import to_builtins
 from preflight_proto.durations import format_duration
+from preflight_proto.names import container_name
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
-from .admission import decide
-from .config import Config
+from .admission import CREATE_FIRST, decide
+from .config import CheckConfig, Config
 from .decision import Decision
 from .delay import longest
-from .inheritance import held_back, loads_code
+from .injection import variables_of
+from .optin import Lists, OptIn, opt_in
 from .patch import applied
 from .policy import effective, in_force
 from .review import BadReview
-from .workloads import Found, Object
+from .variables import inheritable, loads_code, of_the_fabric
+from .workloads import Found, Object, missing
 
-__all__ = ["explain"]
+__all__ = ["About", "explain"]
 
 _COLOURS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
 
 
-def explain(found: Found, config: Config, form: str, *, coloured: bool = False, brief: bool = False) -> str:
+class About(NamedTuple):
+    """What is explained with. ``lists``: the chart's, None where they are not known; ``by``: where the configuration is from, in words;
+    ``from_files``: what is not known may be given with another file, else it is not in the cluster."""
+
+    config: Config
+    lists: Lists | None
+    by: str
+    from_files: bool
+
+
+class _Told(NamedTuple):
+    """What is to be said of one pod."""
+
+    found: Found
+    about: About
+    asked: OptIn
+    decision: Decision
+    message: str
+    own: str
+    delays: dict[str, float]
+    warnings: list[str]
+
+
+def explain(found: Found, about: About, form: str, *, coloured: bool = False, brief: bool = False) -> str:
     """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises :class:`ValueError` when the pod cannot be read."""
-    config, own = _of_namespace(found, config)
+    config, own = _of_namespace(found, about.config)
     try:
         body = json.dumps(found.pod).encode()
         decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
     except BadReview as error:
-        raise ValueError(f"{found.what}: {error}.") from None
-    delays = {check.name: longest(check, config) for check in config.checks if check.name in decision.checks}
-    warnings = [*decision.warnings, *_unseen(decision), *_code(found.pod, decision, config)]
+        raise ValueError(f"{found.what}: {str(error).removeprefix('request.object ')}.") from None
+    size = decision.stamp.size if decision.stamp is not None else None
+    ranks = (size or 0) * sum(decision.gpus.values())
+    delays = {check.name: longest(check, config, ranks) for check in config.checks if check.name in decision.checks}
+    warnings = [
+        *decision.warnings,
+        *_unseen(decision),
+        *_code(decision, config),
+        *_left_behind(found.pod, decision, config),
+    ]
+    asked = opt_in(found.namespace, found.labels, about.lists)
+    told = _Told(found, about, asked, decision, _message(found, decision, about), own, delays, warnings)
     if form == "text":
-        lines = [*_lines(found, decision, delays, own, warnings)]
-        if decision.patch and not brief:
+        lines = [*(_unasked(told) if asked.asked == "no" else _lines(told))]
+        if decision.patch and not brief and asked.asked != "no":
             lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
         return "\n".join(lines)
-    fields: dict[str, Any] = {
-        name: getattr(decision, name)
-        for name in ("result", "message", "checks", "gpus", "patch")
-        if not (brief and name == "patch")
+    fields = _fields(told)
+    if brief:
+        fields.pop("patch")
+    return json.dumps(fields, indent=2) if form == "json" else _yaml(fields)
+
+
+def _fields(told: _Told) -> dict[str, Any]:
+    decision, asked = told.decision, told.asked
+    fields: dict[str, Any] = {"object": told.found.what}
+    fields |= {"opt_in": {"asked": asked.asked, "why": asked.why}, "configuration": told.about.by}
+    if asked.asked == "no":
+        otherwise = {"result": decision.result, "message": told.message}
+        return {
+            **fields,
+            "result": "not-opted-in",
+            "message": f"{asked.why}.",
+            "checks": [],
+            "patch": [],
+            "otherwise": otherwise,
+        }
+    fields |= {name: getattr(decision, name) for name in ("result", "checks", "gpus", "patch")}
+    return {
+        **fields,
+        "message": told.message,
+        "warnings": told.warnings,
+        "skipped": [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped],
+        "claims": to_builtins(decision.claims),
+        "gang": to_builtins(decision.stamp),
+        "preflight_config": told.own or None,
+        "worst_case_start_delay_seconds": sum(told.delays.values()),
     }
-    fields["warnings"] = warnings
-    fields["skipped"] = [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped]
-    fields["gang"] = to_builtins(decision.stamp)
-    fields["preflight_config"] = own or None
-    told = {"object": found.what, **fields, "worst_case_start_delay_seconds": sum(delays.values())}
-    return json.dumps(told, indent=2) if form == "json" else _yaml(told)
+
+
+def _message(found: Found, decision: Decision, about: About) -> str:
+    """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be given."""
+    absent = missing(found) if about.from_files and decision.denied else []
+    if not absent or not decision.message.endswith(CREATE_FIRST):
+        return decision.message
+    named = ", ".join(f"{ref.kind} {ref.name}" for ref in absent)
+    return (
+        f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
+    )
+
+
+def _unasked(told: _Told) -> Iterator[str]:
+    """About a pod that the API server never asks the webhook about."""
+    yield f"{told.found.what}: not checked"
+    yield f"  opt-in: {told.asked.why}"
+    yield f"  if it were asked about: {told.decision.result}: {told.message}"
+    yield f"  configuration: {told.about.by}"
 
 
 def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
@@ -74,7 +148,7 @@ def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
     try:
         return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
     except ContractError as error:
-        raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; mend it there.") from None
+        raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; correct it there.") from None
 
 
 def _unseen(decision: Decision) -> Iterator[str]:
@@ -89,40 +163,81 @@ def _unseen(decision: Decision) -> Iterator[str]:
         )
 
 
-def _code(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
-    """Names that load code: those that reach a check, and those that a pattern alone does not bring there."""
+def _code(decision: Decision, config: Config) -> Iterator[str]:
+    """Variables of the workload that may load code and reach a check, as the operator listed them."""
+    configured = {
+        (container_name(check.name), entry["name"]) for check in config.checks for entry in variables_of(check, config)
+    }
     for operation in decision.patch:
         value = operation.get("value")
         for container in value if isinstance(value, list) else [value]:
             if not (isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")):
                 continue
             for entry in container.get("env") or ():
-                if loads_code(entry["name"]):
-                    yield f"{entry['name']} makes {container.get('name')} load code of the workload"
+                if loads_code(entry["name"]) and (container.get("name"), entry["name"]) not in configured:
+                    yield (
+                        f"{entry['name']} may make {container.get('name')} load code, or read and write files, of the workload's choice"
+                    )
+
+
+def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
+    """Variables that change how the workload uses its fabric, do not reach the checks of it, and which value brings them there."""
+    inheriting = [check for check in config.checks if check.name in decision.checks and not check.stays]
     spec = pod.get("spec")
-    for container in (spec.get("containers") if isinstance(spec, dict) else None) or ():
-        for name in held_back([str(e.get("name")) for e in container.get("env") or ()], config):
-            yield f"{name} is not passed on to the checks, as it loads code; list the very name in ncclEnvPatterns to have it"
+    containers = (spec.get("containers") if isinstance(spec, dict) else None) or ()
+    there = {str(entry.get("name")) for one in containers for entry in one.get("env") or ()}
+    for name in sorted(name for name in there if of_the_fabric(name)):
+        for value, patterns, checks in _patterns(inheriting, config):
+            if inheritable(name, patterns) or not inheritable(name, (name,)):
+                continue  # it is there, or it never is: a rank, another communicator, a setting of the check itself
+            if loads_code(name):
+                why, how = "it may load code or name a file", "list the very name"
+            elif inheritable(name, ("*",)):
+                why, how = (
+                    f"no pattern of {value} names it",
+                    f"list it, or a pattern such as {name.partition('_')[0]}_*,",
+                )
+            else:
+                why, how = "what it does is not known here", "list the very name"
+            yield f"{name} is not passed on to {checks}, as {why}; {how} in {value} to have it"
 
 
-def _lines(found: Found, decision: Decision, delays: dict[str, float], own: str, warnings: list[str]) -> Iterator[str]:
-    yield f"{found.what}: {decision.result}"
-    if own:
-        yield f"  by: {own}"
-    yield f"  why: {decision.message}"
+def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tuple[str, ...], str]]:
+    """(the value of the configuration, its patterns, the checks that inherit by it)."""
+    made = [
+        (f"envPatterns of the check {check.name}", check.env_patterns, check.name)
+        for check in checks
+        if check.env_patterns is not None
+    ]
+    common = [check.name for check in checks if check.nccl and check.env_patterns is None]
+    return [*made, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else made
+
+
+def _lines(told: _Told) -> Iterator[str]:
+    decision = told.decision
+    result = "injected already" if decision.result == "unchanged" and decision.checks else decision.result
+    yield f"{told.found.what}: {result}{'' if told.asked.asked == 'yes' else ', if its namespace is opted in'}"
+    yield f"  opt-in: {told.asked.why}"
+    if told.own:
+        yield f"  by: {told.own}"
+    yield f"  why: {told.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"
+    for name, seen in decision.claims.items():
+        what = "GPUs" if seen.gpu else "no GPUs"
+        yield f"  claim {name}: {seen.kind} {seen.name}, taken to be for {what}; counted where the pod gets another when it is scheduled"
     if (gang := decision.stamp) is not None:
         size = f"{gang.size} members" if gang.size is not None else "size not known at admission"
         part = "takes part" if gang.takes_part else "takes no part"
         yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; told in ConfigMap {gang.config_map}"
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
-    if delays:
-        each = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in delays.items())
-        yield f"  worst-case start delay: {format_duration(sum(delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(delays) > 1 else ''}"
-    for warning in warnings:
+    if told.delays:
+        each = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in told.delays.items())
+        yield f"  worst-case start delay: {format_duration(sum(told.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(told.delays) > 1 else ''}"
+    for warning in told.warnings:
         yield f"  warning: {warning}"
+    yield f"  configuration: {told.about.by}"
     yield f"  patch: {len(decision.patch)} operation(s)"
 
 

@@ -52,7 +52,7 @@ def stamp(namespace: str, gang: Gang, *, takes_part: bool) -> Stamp:
         v=VERSION,
         id=gang.id,
         source=gang.source,
-        config_map=configmap_name(namespace, gang.id),
+        config_map=configmap_name(namespace, gang.id, gang.source),
         takes_part=takes_part,
         object=gang.object,
         size=gang.size,
@@ -64,4 +64,4 @@ def marks(namespace: str, stamp: Stamp) -> tuple[dict[str, str], dict[str, str]]
     annotations = {names.GANG_ANNOTATION: encode_stamp(stamp)}
     if stamp.takes_part:
         annotations[names.ROSTER_ANNOTATION] = ""
-    return {names.GANG_LABEL: gang_hash(namespace, stamp.id)}, annotations
+    return {names.GANG_LABEL: gang_hash(namespace, stamp.id, stamp.source)}, annotations

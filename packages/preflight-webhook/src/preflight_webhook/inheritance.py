@@ -1,16 +1,15 @@
 """What a check of the fabric inherits of the workload: variables, a topology file, and mounts such as /dev/shm.
 
 A measurement under other settings than the workload's says little about the workload. But whatever is inherited can also bend the
-check, so nothing is that would load code, join another communicator, or stand in for the check's own settings and files.
+check, so nothing is that would load code, join another communicator, or stand in for the check's own settings and files: see
+:mod:`.variables` and :mod:`.mounts`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import lru_cache
-from posixpath import normpath
 from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
@@ -18,48 +17,13 @@ from preflight_proto import names
 from .config import CheckConfig, Config
 from .decision import Unseen
 from .kept import Kept
+from .mounts import Mounts, moved
 from .review import decode_entries, decode_security
+from .variables import TOPOLOGY, inheritable
 
-__all__ = ["Inherited", "Legacy", "Settings", "held_back", "inheriting", "legacies", "loads_code"]
+__all__ = ["Inherited", "Legacy", "Settings", "inheriting", "legacies"]
 
-TOPOLOGY: Final = "NCCL_TOPO_FILE"
-_NEVER: Final = (
-    "NCCL_COMM_ID",  # would join somebody's communicator
-    "NCCL_TESTS_*",  # nccl-tests' own: device, split, a bandwidth that changes the exit status
-    "NCCL_DEBUG_FILE",
-    "TORCH_NCCL_*",
-    "OMPI_COMM_WORLD_*",  # a rank of the workload's own job
-    "NCCL_LOOPBACK_*",  # settings of the checks themselves
-    "NCCL_ALLREDUCE_*",
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "PREFLIGHT_*",
-)
-_OUR_VARIABLES: Final = frozenset(value for key, value in vars(names).items() if key.startswith("ENV_"))
-_LOADS_CODE: Final = (
-    "LD_*",
-    "*_PLUGIN",
-    "*_PLUGINS",
-    "NCCL_CONF_FILE",  # a file of further NCCL variables
-    "UCX_MODULE_*",
-    "UCX_MODULES",
-    "OMPI_MCA_*path*",
-    "OMPI_MCA_*param_files*",
-    "OMPI_MCA_*agent*",
-    "PYTHON*",
-    "PATH",
-    "BASH_ENV",
-    "CUDA_INJECTION64_PATH",
-)
-"""Inherited only where the operator lists the very name: a pattern does not say that code of the workload may run in the check."""
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
-_OUR_PATHS: Final = (
-    *(names.SOCKET_DIR, names.SERVICE_ACCOUNT_DIR, names.TOKEN_DIR, names.GANG_DIR, names.STATE_DIR, names.NODE_DIR),
-    names.RESULT_PATH,
-    *("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt/venv", "/proc", "/sys"),
-)
-"""What a check reads, writes and runs: nothing of the workload is mounted over or into it."""
-_OUR_FILES: Final = ("/tmp", "/etc/passwd")  # noqa: S108 (a mount path)
 
 
 class Settings(NamedTuple):
@@ -109,25 +73,30 @@ class Legacy(NamedTuple):
     ipc_lock: bool
 
 
-_legacies: Final[Kept[tuple[tuple[Settings, ...], tuple[bool, ...], int, Config], Legacy]] = Kept(1024 * 1024)
+_legacies: Final[Kept[tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config], Legacy]] = Kept(
+    1024 * 1024
+)
 
 
-def legacies(settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, config: Config) -> Legacy:
-    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers.
+def legacies(
+    settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, memory: tuple[str, ...], config: Config
+) -> Legacy:
+    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers;
+    ``memory``: names of the pod's volumes that are memory.
 
     Raises :class:`~.review.BadReview` when a security context is none.
     """
-    key = settings, gpus, containers, config
+    key = settings, gpus, containers, memory, config
     if (kept := _legacies.get(key)) is not None:
         return kept
     sources = [
         Source(f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]", *one)
         for i, one in enumerate(zip(gpus, settings, strict=True))
     ]
-    made = ((check.name, _inherit(check, config, sources)) for check in config.checks)
+    made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
     locks = any(_locks_memory(one.security) for one in settings)
     legacy = Legacy({name: one for name, one in made if one is not None}, locks)
-    raw = sum([len(part) for one in settings for part in one])
+    raw = sum([len(part) for one in (*settings, memory) for part in one])
     return _legacies.put(key, legacy, 1024 + 4 * raw)  # decoded, an entry is some times as large
 
 
@@ -139,7 +108,7 @@ def _locks_memory(raw: bytes) -> bool:
     return own.privileged is True or any(one.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for one in added)
 
 
-def _inherit(check: CheckConfig, config: Config, sources: list[Source]) -> Inherited | None:
+def _inherit(check: CheckConfig, config: Config, sources: list[Source], memory: tuple[str, ...]) -> Inherited | None:
     """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the first with GPUs decides."""
     variables, paths = _patterns(check, config)
     if not variables and not paths:
@@ -147,24 +116,52 @@ def _inherit(check: CheckConfig, config: Config, sources: list[Source]) -> Inher
     ranked = sorted(sources, key=lambda source: not source.gpus)  # stable: within either, as they stand in the pod
     warnings: list[str] = []
     env: dict[str, tuple[dict[str, Any], str]] = {}
-    mounts: dict[str, dict[str, Any]] = {}
+    mounts = Mounts(paths, memory, warnings)
+    topology: list[dict[str, Any]] = []
+    rewritten: list[dict[str, Any]] = []
     for source in ranked:
         mounted = decode_entries(source.settings.mounts)
         for entry in _variables(source, variables, warnings):
             name = entry["name"]
-            if name not in env:
-                if name != TOPOLOGY or _with_its_mount(entry, source, mounted, mounts, warnings):
-                    env[name] = entry, source.where
-            elif env[name][0] != entry:
-                warnings.append(
-                    f"{name} differs between {env[name][1]} and {source.where}; {check.name} runs with that of {env[name][1]}"
-                )
+            if name in env:
+                if env[name][0] != entry:
+                    warnings.append(
+                        f"{name} differs between {env[name][1]} and {source.where}; {check.name} runs with that of {env[name][1]}"
+                    )
+            elif name != TOPOLOGY:
+                env[name] = entry, source.where
+                rewritten.append(entry)
+            elif (found := _topology(entry, source, mounted, warnings)) is not None:
+                env[name] = entry, source.where
+                entries, mount = found
+                rewritten += entries
+                topology.append(mount)
         for mount in mounted:
-            path = str(mount.get("mountPath"))
-            if any(fnmatchcase(_normal(path), _normal(pattern)) for pattern in paths):
-                _take(mount, path, source, mounts, warnings)
+            mounts.offer(mount, source.where)
     unseen = tuple(one for source in ranked for one in _unseen(check, source, variables))
-    return Inherited([entry for entry, _ in env.values()], mounts, warnings, unseen)
+    there = {**mounts.taken, **{mount["mountPath"]: mount for mount in topology}}
+    return Inherited(rewritten, there, warnings, unseen)
+
+
+def _topology(
+    entry: dict[str, Any], source: Source, mounted: list[dict[str, Any]], warnings: list[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    """The variables and the mount by which NCCL finds the workload's topology file in the check, if it can.
+
+    The file comes to a path of ours: at the workload's own it could stand in for any file of the check's image.
+    """
+    file = entry.get("value")
+    if not isinstance(file, str):
+        warnings.append(
+            f"{source.where}: {TOPOLOGY} has no value of its own, so its file is not passed on to the checks"
+        )
+        return None
+    there = moved(file, mounted)
+    if isinstance(there, str):
+        warnings.append(f"{source.where}: {TOPOLOGY}={file} {there}")
+        return None
+    path, mount = there
+    return [{"name": TOPOLOGY, "value": path}, {"name": names.ENV_USER_TOPOLOGY, "value": file}], mount
 
 
 def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> Iterator[Unseen]:
@@ -200,7 +197,7 @@ def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -
     last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
     taken: set[str] = set()
     for name, entry in last.items():
-        if not _allowed(name, patterns):
+        if not inheritable(name, patterns):
             continue
         value = entry.get("value")
         missing = sorted(_references(value) - taken) if isinstance(value, str) else []
@@ -213,96 +210,6 @@ def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -
         yield entry
 
 
-def _allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    if name in _OUR_VARIABLES or any(fnmatchcase(name, never) for never in _NEVER):
-        return False
-    if loads_code(name):
-        return name in patterns
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def loads_code(name: str) -> bool:
-    """Whether the variable ``name`` makes a program load code, or read further variables."""
-    return any(fnmatchcase(name, one) for one in _LOADS_CODE)
-
-
-def held_back(variables: list[str], config: Config) -> list[str]:
-    """Those of ``variables`` that a check would inherit by pattern if they did not load code."""
-    patterns = {pattern for check in config.checks for pattern in _patterns(check, config)[0]}
-    return sorted(
-        {
-            name
-            for name in variables
-            if loads_code(name) and name not in patterns and any(fnmatchcase(name, pattern) for pattern in patterns)
-        }
-    )
-
-
 def _references(value: str) -> set[str]:
     """The names in `$(NAME)`; `$$` is an escaped dollar sign."""
     return {match[1] for match in _REFERENCE.finditer(value) if match[1] is not None}
-
-
-def _with_its_mount(
-    entry: dict[str, Any],
-    source: Source,
-    mounted: list[dict[str, Any]],
-    mounts: dict[str, dict[str, Any]],
-    warnings: list[str],
-) -> bool:
-    """Whether NCCL finds its topology file in the check too: the mount that holds it comes along, read-only.
-
-    A file that lies in the workload's image cannot come along, and NCCL stops at a file that is not there.
-    """
-    file = entry.get("value")
-    if not isinstance(file, str):
-        warnings.append(
-            f"{source.where}: {TOPOLOGY} has no value of its own, so its file is not passed on to the checks"
-        )
-        return False
-    holding = [m for m in mounted if _under(_normal(file), _normal(str(m.get("mountPath"))))]
-    if not holding:
-        warnings.append(
-            f"{source.where}: {TOPOLOGY}={file} lies in no volume, so the checks run without it; mount the file to have it used"
-        )
-        return False
-    innermost = max(holding, key=lambda m: len(_normal(str(m.get("mountPath")))))
-    return _take({**innermost, "readOnly": True}, str(innermost.get("mountPath")), source, mounts, warnings)
-
-
-def _take(
-    mount: dict[str, Any], path: str, source: Source, mounts: dict[str, dict[str, Any]], warnings: list[str]
-) -> bool:
-    where, there = f"{source.where}: the mount at {path}", mounts.get(_normal(path))
-    if there is not None:
-        if there.get("name") == mount.get("name") and there.get("subPath") == mount.get("subPath"):
-            return True
-        warnings.append(f"{where} is not passed on to the checks, as another one is at that path")
-        return False
-    if masked := _masks(_normal(path)):
-        warnings.append(f"{where} is not passed on to the checks, as it would cover {masked} there")
-        return False
-    if mount.get("subPathExpr"):
-        warnings.append(f"{where} is not passed on to the checks, as its subPathExpr is the container's own")
-        return False
-    # Bidirectional takes a privileged container.
-    mounts[_normal(path)] = {key: value for key, value in mount.items() if key != "mountPropagation"}
-    return True
-
-
-def _masks(path: str) -> str | None:
-    """What of the check's own a mount at ``path`` would hide, or stand within."""
-    if _under(path, "/run"):
-        path = "/var" + path  # one is a link to the other in most images
-    for ours in (*_OUR_PATHS, *_OUR_FILES):
-        if _under(ours, path):
-            return ours
-    return next((ours for ours in _OUR_PATHS if _under(path, ours)), None)
-
-
-def _under(path: str, folder: str) -> bool:
-    return folder in {path, "/"} or path.startswith(folder + "/")
-
-
-def _normal(path: str) -> str:
-    return normpath("/" + path.lstrip("/"))

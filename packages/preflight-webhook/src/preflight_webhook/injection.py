@@ -10,23 +10,25 @@ has us called again.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from sys import maxsize
 from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
+from . import extras
 from .config import CheckConfig, Config
-from .detection import COMPUTE, Account, Step
+from .detection import COMPUTE, Account, Demand, Step
+from .encoded import Built, text_of
 from .inheritance import Inherited
+from .kept import Kept
 from .overlay import overlaid
-from .quantities import UNIT, fractional_cpu, parse_quantity, quantity_text
+from .quantities import UNIT, fractional_cpu, parse_quantity, quantity_text, whole_bytes, whole_millicores
 
-__all__ = ["Injection", "Place", "Workload", "has_room", "inject", "place"]
+__all__ = ["Injection", "Kinds", "Place", "Workload", "has_room", "inject", "place", "variables_of"]
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
 _SECURITY: Final[dict[str, Any]] = {
@@ -47,8 +49,8 @@ _FIELDS: Final = (
     (names.ENV_POD_IP, "status.podIP"),
 )
 
-Most = tuple[tuple[int, int], tuple[int, int]]
-"""The most (request, limit) of CPU and of memory that a check may have."""
+Most = tuple[tuple[int | None, int | None], tuple[int | None, int | None]]
+"""The most (request, limit) of CPU and of memory that a check may have, in nano-units; None: as much as the pod has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class Injection:
     ``annotations``, and names of ``pull_secrets``."""
 
     position: int = 0
-    containers: list[dict[str, Any]] = field(default_factory=list)
-    last: list[dict[str, Any]] = field(default_factory=list)
+    containers: list[Built] = field(default_factory=list)
+    last: list[Built] = field(default_factory=list)
     volumes: list[dict[str, Any]] = field(default_factory=list)
     pull_secrets: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
@@ -72,21 +74,28 @@ class Place(NamedTuple):
     accounts: Mapping[str, Account]
 
 
+class Kinds(NamedTuple):
+    """By name."""
+
+    devices: Mapping[str, str]
+    claims: Mapping[str, str]
+
+
 class Workload(NamedTuple):
     """What the checks take over from the pod.
 
-    ``devices``: extended resources that the scheduler reserves, ``gpus``: the GPUs among them; ``claims``: names of the pod's device
-    claims, ``claimed``: how many GPUs those give, None when it is not known; ``compute_of``: the number of containers from which CPU and memory of the pod come
-    (0: from resources of its own); ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
+    ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device claims, each with how many GPUs it gives, None
+    when it is not known; ``kinds``: of both by name, gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many
+    containers and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name; ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
     ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
     may be mounted.
     """
 
     devices: Mapping[str, int]
-    gpus: Collection[str]
-    claims: tuple[str, ...]
-    claimed: int | None
-    compute_of: int
+    claims: Mapping[str, int | None]
+    kinds: Kinds
+    containers: int
+    own: Mapping[str, Demand]
     gang_config_map: str | None
     inherited: Mapping[str, Inherited]
     ipc_lock: bool
@@ -96,25 +105,27 @@ class Workload(NamedTuple):
 
 def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place) -> Injection:
     """The checks for a pod that carries none of our containers."""
-    made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
-    resources: dict[tuple[str, Most], dict[str, Any]] = {}
+    made: dict[str, list[Built]] = {"first": [], "last": []}
+    resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
     shm = nccl = False
     for check in checks:
         place = first if check.placement == "first" else last
         inherited = pod.inherited.get(check.name)
-        amounts = check.placement, _most(check)
+        amounts = check.placement, _most(check), check.supports
         if amounts not in resources:  # the same for most checks
-            resources[amounts] = _resources(config, amounts[1], place.accounts, pod)
+            resources[amounts] = _resources(config, check, place.accounts, pod)
         expected = _expected(resources[amounts], pod)
-        container = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports)
-        made[check.placement].append({**container, "resources": resources[amounts]})
+        container, text = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports)
+        made[check.placement].append(Built(container, text, resources[amounts]))
         if check.nccl:
             nccl, shm = True, shm or _own_shm(check, inherited)
     volumes = _volumes(config, shm, nccl and _maps_topologies(config), pod.reports)
     if pod.gang_config_map is not None:
         volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
+    if extra := tuple(one for check in checks for one in check.extra_volumes):
+        volumes = [*volumes, *extras.volumes(extra)]
     secrets = [name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pod.pull_secrets]
-    labels = {names.CHECKED_LABEL: "true"}
+    labels = {names.CHECKED_LABEL: names.CHECKED}
     return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
 
 
@@ -131,41 +142,55 @@ def has_room(place: Place, gpus: Mapping[str, int]) -> bool:
     return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
 
 
-def _resources(config: Config, most: Most, accounts: Mapping[str, Account], pod: Workload) -> dict[str, Any]:
+def _resources(config: Config, check: CheckConfig, accounts: Mapping[str, Account], pod: Workload) -> dict[str, Any]:
+    """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which would bend what it finds."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
+    gets = {"gpu", "network", "mirrored", *check.supports}
     for name, reserved in pod.devices.items():
+        if pod.kinds.devices[name] not in gets:
+            continue
         account = accounts[name]
         room = reserved - account.requests.held // UNIT
         if config.gpu_count == "max":
             room = min(room, account.largest // UNIT)
         if room > 0:
             requests[name] = limits[name] = str(room)
-    # With resources of its own, the pod's QoS class and cost come from those alone.
-    if pod.compute_of:
-        guaranteed = all(accounts[name].equal == pod.compute_of for name in COMPUTE)
-        for name, limits_of_check in zip(COMPUTE, most, strict=True):
-            request, limit = _compute(name, accounts[name], pod.compute_of, limits_of_check, guaranteed=guaranteed)
-            if request > 0:
-                requests[name] = quantity_text(request)
-            if limit > 0:
-                limits[name] = quantity_text(limit)
+    guaranteed = not pod.own and all(accounts[name].equal == pod.containers for name in COMPUTE)
+    for name, limits_of_check in zip(COMPUTE, _most(check), strict=True):
+        if name in pod.own:
+            request, limit = _within(name, accounts[name], pod.own[name], limits_of_check)
+        else:
+            request, limit = _compute(name, accounts[name], pod.containers, limits_of_check, guaranteed=guaranteed)
+        if request > 0 or limit > 0:  # a limit alone would be a request, too
+            requests[name] = quantity_text(request)
+        if limit > 0:
+            limits[name] = requests[name] if limit == request else quantity_text(limit)
     resources: dict[str, Any] = {}  # what is empty does not come back from the API server
     if requests:
         resources["requests"] = requests
     if limits:
         resources["limits"] = limits
-    if pod.claims:
-        resources["claims"] = [{"name": name} for name in pod.claims]
+    if claims := [{"name": name} for name in pod.claims if pod.kinds.claims[name] in gets]:
+        resources["claims"] = claims
     return resources
 
 
 def _expected(resources: Mapping[str, Any], pod: Workload) -> int | None:
     """How many GPUs a check is given, None when that is not known."""
-    if pod.claimed is None:
-        return None
+    total = 0
     limits = resources.get("limits", {})
-    return pod.claimed + sum([int(limits.get(name, "0")) for name in pod.gpus])
+    for name, kind in pod.kinds.devices.items():
+        if kind != "network" and name in limits:
+            if kind != "gpu":  # how many devices that makes, nobody knows here
+                return None
+            total += int(limits[name])
+    for claim in resources.get("claims", ()):
+        if pod.kinds.claims[claim["name"]] not in {"network", "mirrored"}:
+            if (count := pod.claims[claim["name"]]) is None:
+                return None
+            total += count
+    return total
 
 
 @lru_cache(maxsize=256)
@@ -173,25 +198,53 @@ def _most(check: CheckConfig) -> Most:
     """What the operator lets a check have."""
     sides = check.resources.requests, check.resources.limits
     given = [[getattr(side, name) for side in sides] for name in COMPUTE]
-    cpu, memory = [tuple([maxsize if one is None else parse_quantity(str(one)) for one in pair]) for pair in given]
+    cpu, memory = [tuple([None if one is None else parse_quantity(str(one)) for one in pair]) for pair in given]
     return (cpu[0], cpu[1]), (memory[0], memory[1])
 
 
-def _compute(name: str, account: Account, everyone: int, most: tuple[int, int], *, guaranteed: bool) -> tuple[int, int]:
+def _compute(
+    name: str, account: Account, everyone: int, most: tuple[int | None, int | None], *, guaranteed: bool
+) -> tuple[int, int]:
     """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means unset."""
-    request, limit = min(account.requests.room, most[0]), 0
+    request, limit = _at_most(account.requests.room, most[0]), 0
     if account.limited == everyone:
         # A quota on limits counts them like requests, and refuses a container without one.
-        limit = min(account.limits.room, most[1])
+        limit = _at_most(account.limits.room, most[1])
         request = min(request, limit)
+    whole = whole_millicores if name == "cpu" else whole_bytes
     if guaranteed:
-        request = limit = min(request, limit)
-    if name == "cpu":
-        request, limit = fractional_cpu(request), fractional_cpu(limit)
-    return request, limit
+        limit = min(request, limit)
+        # Whole cores of a Guaranteed pod are pinned. As many as one container of the workload gets are there for it anyway; the sum of
+        # several may not be, and the kubelet would refuse the pod.
+        if name == "cpu" and limit != account.largest:
+            limit = fractional_cpu(limit)
+        limit = whole(limit)
+        return limit, limit
+    return whole(request), whole(limit)
 
 
-@lru_cache(maxsize=64)
+def _within(name: str, account: Account, own: Demand, most: tuple[int | None, int | None]) -> tuple[int, int]:
+    """(request, limit) of a check in a pod whose own resources say what it costs and which QoS class it has.
+
+    Without amounts of its own a container may use all that the pod may, so they are only there to hold it to ``most``. Together, containers
+    may request no more than the pod, and each is limited to no more than it.
+    """
+    whole = whole_millicores if name == "cpu" else whole_bytes
+    limit = 0 if most[1] is None else min(most[1], own.limit or most[1])
+    least = [one for one in (most[0], limit) if one]
+    request = max(min(*least, own.request - account.requests.held), 0) if least else 0
+    return whole(request), whole(limit)
+
+
+def _at_most(amount: int, most: int | None) -> int:
+    return amount if most is None else min(amount, most)
+
+
+_containers: Final[
+    Kept[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool], tuple[dict[str, Any], bytes]]
+] = Kept(1024 * 1024)
+
+
 def _container(  # noqa: PLR0917
     check: CheckConfig,
     config: Config,
@@ -199,8 +252,25 @@ def _container(  # noqa: PLR0917
     inherited: Inherited | None,
     ipc_lock: bool,
     reports: bool,
+) -> tuple[dict[str, Any], bytes]:
+    """One init container but for its resources, and its text. Made once; nobody changes it."""
+    key = check, config, expected, inherited, ipc_lock, reports
+    if (kept := _containers.get(key)) is not None:
+        return kept
+    made = _made(*key)
+    text = text_of(made)
+    # With what it inherits, which lives as long as it: read, an entry takes some times its text.
+    return _containers.put(key, (made, text), 8 * len(text))
+
+
+def _made(  # noqa: PLR0917
+    check: CheckConfig,
+    config: Config,
+    expected: int | None,
+    inherited: Inherited | None,
+    ipc_lock: bool,
+    reports: bool,
 ) -> dict[str, Any]:
-    """One init container but for its resources. Made once; nobody changes it."""
     mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
     mounts += [
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
@@ -216,11 +286,13 @@ def _container(  # noqa: PLR0917
         mounts.append(_mount(names.NODE_VOLUME, names.NODE_DIR, read_only=True))
     if _own_shm(check, inherited):
         mounts.append(_mount(names.SHM_VOLUME, names.SHM_DIR, read_only=False))
+    mounts += extras.mounts(check.extra_volume_mounts)
     env = _env(check, config, expected, reports=reports)
     if inherited is not None:
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
-        mounts += inherited.mounts
+        there = {mount["mountPath"] for mount in mounts}
+        mounts += [mount for mount in inherited.mounts if mount["mountPath"] not in there]
     capabilities = {"add": ["IPC_LOCK"], "drop": ["ALL"]} if ipc_lock and check.nccl else _SECURITY["capabilities"]
     made = {
         "name": names.container_name(check.name),
@@ -232,7 +304,19 @@ def _container(  # noqa: PLR0917
         "terminationMessagePolicy": "File",
         "securityContext": overlaid({**_SECURITY, "capabilities": capabilities}, check.security_context),
     }
-    return overlaid(made, check.container)
+    laid = overlaid(made, check.container)
+    # Of our volumes a pod gets those that its checks need there: what an operator mounts of others would make the API server refuse it.
+    present = {mount["name"] for mount in mounts}
+    if laid.get("volumeMounts"):
+        laid["volumeMounts"] = [mount for mount in laid["volumeMounts"] if mount["name"] in present]
+    return laid
+
+
+def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
+    """The environment that a check gets of us and of the operator, in its order; not to be changed."""
+    made, _ = _container(check, config, None, None, False, True)
+    env: list[dict[str, Any]] = made.get("env") or []
+    return env
 
 
 def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
@@ -258,7 +342,7 @@ def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: b
         values[names.ENV_CONNECTOR_TOKEN_PATH] = names.TOKEN_PATH
     if check.name == names.DCGM_DIAG:
         values[names.ENV_DCGM_LEVEL] = str(config.dcgm.diag_level)
-        values[names.ENV_DCGM_HOSTENGINE] = config.dcgm.hostengine_addr
+        values[names.ENV_DCGM_HOSTENGINE] = ",".join(config.dcgm.engines)
     if check.name == names.NCCL_LOOPBACK and config.nccl.loopback_threshold_g_bps is not None:
         values[names.ENV_LOOPBACK_THRESHOLD] = f"{config.nccl.loopback_threshold_g_bps:g}"
     if check.gang_wide:
@@ -334,9 +418,13 @@ def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
     The annotations stand last: of two sources with one file name the kubelet takes the later, and the annotation alone decides.
     Roster and topology are in one volume, so that the check sees both or neither.
     """
-    files = {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
-    sources = [{"configMap": {"name": config_map, "optional": True}}, {"downwardAPI": {"items": _shown(files)}}]
-    return [
-        {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
-        {"name": names.STATE_VOLUME, "emptyDir": {}},
-    ]
+    sources = [{"configMap": {"name": config_map, "optional": True}}, _GANG_FILES]
+    return [{"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}, _STATE]
+
+
+_GANG_FILES: Final[dict[str, Any]] = {
+    "downwardAPI": {
+        "items": _shown({ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION})
+    }
+}
+_STATE: Final[dict[str, Any]] = {"name": names.STATE_VOLUME, "emptyDir": {}}

@@ -6,21 +6,31 @@ followed (:mod:`.policies`) or asked for (:mod:`.lookups`) while admissions wait
 
 from __future__ import annotations
 
-import base64
-import binascii
+import json
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, NamedTuple
 
 import httpx
+import msgspec
 import yaml
+from preflight_proto import credentials
+from preflight_proto.kubeconfig import KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the cluster's authority."""
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer; some are lists, read whole."""
+
+UNPACKED: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
+"""Headers of every request: what comes packed could be a thousand times as large, so nothing is unpacked."""
+
+_NOT_SERVED: Final = b"404 page not found"
+"""What an API server says of an API group that it does not have; to all else that is not there it answers with a Status."""
 
 Object = dict[str, Any]
 """A Kubernetes object as it travels: decoded JSON."""
@@ -34,7 +44,11 @@ class KubeError(Exception):
         self.status = status
 
 
-class NoCluster(KubeError):
+class BadAccess(KubeError):
+    """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster would say."""
+
+
+class NoCluster(BadAccess):
     """There is no API server to ask: this is no pod, and no kubeconfig is named."""
 
 
@@ -51,34 +65,99 @@ class Connection:
     token: str | None = None
 
 
-def connection(environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT) -> Connection:
-    """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount.
+class Answer(NamedTuple):
+    """``absent``: the API server itself says that there is no such thing. A proxy's page says nothing of what there is."""
+
+    status: int
+    body: bytes
+    absent: bool
+
+    @property
+    def is_success(self) -> bool:
+        return httpx.codes.is_success(self.status)
+
+
+async def ask(http: httpx.AsyncClient, path: str, most: int, params: Mapping[str, str] | None = None) -> Answer:
+    """What is at ``path``. Raises :class:`KubeError` for an answer of more than ``most`` bytes, and what httpx raises."""
+    async with http.stream("GET", path, params=params, headers=UNPACKED) as answer:
+        body = bytearray()
+        async for piece in answer.aiter_raw():
+            body += piece
+            if len(body) > most:
+                raise KubeError(f"GET {path}: the answer has more than {most} bytes, and is not read.")
+    code, data = answer.status_code, bytes(body)
+    return Answer(code, data, code == httpx.codes.NOT_FOUND and _says_absent(data))
+
+
+def _says_absent(body: bytes) -> bool:
+    """Whether a 404 is an API server's own."""
+    if body.strip() == _NOT_SERVED:
+        return True
+    try:
+        said = msgspec.json.decode(body, type=_Said)
+    except (ValueError, RecursionError):  # a MsgspecError is a ValueError
+        return False
+    return (said.kind, said.reason) == ("Status", "NotFound")
+
+
+class _Said(msgspec.Struct):
+    """Of a Status: what it is about."""
+
+    kind: str = ""
+    reason: str = ""
+
+
+def connection(
+    environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT, home: Path | None = None
+) -> Connection:
+    """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own kubeconfig below ``home``.
+
+    People's commands give ``home``; a service uses only what it is told of.
 
     Raises:
-        NoCluster: when neither is there.
-        KubeError: when what is there cannot be used.
+        NoCluster: when none of them is there.
+        BadAccess: when what is there cannot be used.
     """
-    if path := environ.get("KUBECONFIG"):
-        return _from_kubeconfig(Path(path))
+    if listed := environ.get("KUBECONFIG"):
+        return _from_kubeconfig(listed, environ, "KUBECONFIG")
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise NoCluster("KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+        if home is not None and (own := home / credentials.DEFAULT).exists():
+            return _from_kubeconfig(str(own), environ, "the default")
+        beside = "" if home is None else f", there is no {home / credentials.DEFAULT},"
+        raise NoCluster(f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file.")
     try:
         token = (service_account / "token").read_text().strip()
         verify = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
     except OSError as error:
-        raise KubeError(
+        raise BadAccess(
             f"{service_account}: token or ca.crt cannot be read ({error.strerror or error}); "
             "let the pod mount its ServiceAccount's token."
         ) from error
     return Connection(f"https://{f'[{host}]' if ':' in host else host}:{port}", verify, token)
 
 
+def _from_kubeconfig(listed: str, environ: Mapping[str, str], named: str) -> Connection:
+    try:
+        found = credentials.access(listed, _yaml, environ, named=named)
+    except KubeconfigError as error:
+        raise BadAccess(str(error)) from None
+    return Connection(found.server, found.verify, found.token)
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 class Client:
     """Reads and writes single objects by path. Use as a context manager; not shared between threads."""
 
     def __init__(self, target: Connection, *, timeout: float = 10) -> None:
-        headers = {"User-Agent": "preflight-webhook"}  # the name under which the API server records our writes
+        # The name is the one under which the API server records our writes.
+        headers = {"User-Agent": "preflight-webhook", **UNPACKED}
         if target.token:
             headers["Authorization"] = f"Bearer {target.token}"
         self.target = target
@@ -115,68 +194,42 @@ class Client:
         return self._send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def _send(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+        head = {"Content-Type": kind} if body else {}
         try:
-            answer = self._http.request(method, path, json=body, headers={"Content-Type": kind} if body else {})
-        except httpx.HTTPError as error:
+            with self._http.stream(method, path, json=body, headers=head) as answer:
+                data = self._data(answer, f"{method} {path}")
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            UnicodeError,
+        ) as error:  # the latter two: of a Location that is no address
             raise KubeError(
                 f"{self.target.server}: no answer to {method} {path} ({error}); is it reachable?"
             ) from error
-        if answer.is_success:
-            return cast(Object, answer.json())
         try:
-            said = str(answer.json()["message"])
-        except (ValueError, KeyError, TypeError):
-            said = answer.text[:200]
+            made = json.loads(data)
+        except (ValueError, RecursionError):
+            made = None
+        if answer.is_success:
+            if not isinstance(made, dict):
+                raise KubeError(
+                    f"{method} {path}: the answer {answer.status_code} is no object; does a proxy stand in between?"
+                )
+            return made
+        said = made["message"] if isinstance(made, dict) and "message" in made else data[:200].decode(errors="replace")
         sentence = f"{method} {path}: the API server answered {answer.status_code} ({said})"
         if answer.status_code == httpx.codes.CONFLICT:
             raise Conflict(f"{sentence}.", answer.status_code)
+        if answer.status_code == httpx.codes.NOT_FOUND and not _says_absent(data):
+            raise KubeError(f"{sentence}, which is not in an API server's words; does a proxy stand in between?")
         raise KubeError(f"{sentence}.", answer.status_code)
 
-
-def _from_kubeconfig(path: Path) -> Connection:
-    def bad(what: str) -> KubeError:
-        return KubeError(f"{path} (KUBECONFIG): {what}.")
-
-    try:
-        config = yaml.safe_load(path.read_text())
-        context = _named(config["contexts"], config["current-context"])["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
-        server = str(cluster["server"])
-    except OSError as error:
-        raise bad(f"cannot be read ({error.strerror or error}); set it to one kubeconfig file") from error
-    except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
-        raise bad("is not a kubeconfig whose current-context names a cluster and a user; mend it") from error
-    if "exec" in user or "auth-provider" in user:
-        raise bad("its user logs in by a plug-in, which is not supported; use a token or a client certificate")
-    try:
-        verify = ssl.create_default_context(
-            cafile=cluster.get("certificate-authority"),
-            cadata=_decoded(cluster.get("certificate-authority-data")),
-        )
-        if cluster.get("insecure-skip-tls-verify"):
-            verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
-        _load_client_certificate(verify, user)
-        token = user.get("token") or (Path(user["tokenFile"]).read_text().strip() if "tokenFile" in user else None)
-    except (OSError, ValueError, binascii.Error) as error:
-        raise bad(f"a certificate, key or token in it cannot be used ({error}); mend it") from error
-    return Connection(server, verify, token)
-
-
-def _named(items: list[Object], name: str) -> Object:
-    return next(item for item in items if item["name"] == name)
-
-
-def _decoded(data: str | None) -> str | None:
-    return base64.b64decode(data).decode() if data else None
-
-
-def _load_client_certificate(context: ssl.SSLContext, user: Object) -> None:
-    if "client-certificate" in user:
-        context.load_cert_chain(user["client-certificate"], user.get("client-key"))
-    elif data := _decoded(user.get("client-certificate-data")):
-        # ssl reads client certificates from files alone.
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(data + "\n" + (_decoded(user.get("client-key-data")) or ""))
-            file.flush()
-            context.load_cert_chain(file.name)
+    @staticmethod
+    def _data(answer: httpx.Response, what: str) -> bytes:
+        """The answer's bytes as they come, never unpacked: what is asked for is not packed."""
+        data = bytearray()
+        for piece in answer.iter_raw():
+            data += piece
+            if len(data) > MOST_BYTES:
+                raise KubeError(f"{what}: the answer has more than {MOST_BYTES} bytes, and is not read.")
+        return bytes(data)

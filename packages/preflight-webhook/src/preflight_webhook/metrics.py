@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from preflight_proto.program import package_version
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from .sources import SOURCES
 
@@ -34,16 +45,37 @@ class _Plain(Collector):
         volume.add_metric(["read"], self._metrics.bytes_read)
         volume.add_metric(["sent"], self._metrics.bytes_sent)
         yield volume
+        decided = CounterMetricFamily(
+            "preflight_injection", "Admission reviews by what was decided.", labels=["result"]
+        )
+        for result, number in self._metrics.results.items():
+            decided.add_metric([result], number)
+        yield decided
+        members = CounterMetricFamily(
+            "preflight_gang_members", "Members of gangs, by what told their gang.", labels=["source"]
+        )
+        for source, number in self._metrics.members.items():
+            members.add_metric([source], number)
+        yield members
+        latency = HistogramMetricFamily("preflight_webhook_latency_seconds", "Time from a whole request to its answer.")
+        bounds = [*map(floatToGoString, _BUCKETS), "+Inf"]
+        up_to = accumulate(self._metrics.latencies)
+        latency.add_metric([], list(zip(bounds, up_to, strict=True)), self._metrics.seconds)
+        yield latency
 
 
 class Metrics:
     """One set of metrics with a registry of its own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
         self.registry = CollectorRegistry()
-        self.injections = Counter(
-            "preflight_injection", "Admission reviews by what was decided.", ["result"], registry=self.registry
-        )
+        Gauge(
+            "preflight_build_info",
+            "1; which version of which program runs.",
+            ["program", "version"],
+            registry=self.registry,
+        ).labels("preflight-webhook", package_version("preflight-webhook")).set(1)
         self.skips = Counter(
             "preflight_check_skipped",
             "Checks that were not injected, by reason.",
@@ -62,15 +94,38 @@ class Metrics:
             ["status"],
             registry=self.registry,
         )
-        self.latency = Histogram(
-            "preflight_webhook_latency_seconds",
-            "Time from a whole request to its answer.",
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
         self.certificate_expiry = Gauge(
             "preflight_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends.",
+            registry=self.registry,
+        )
+        self.certificate_valid = Gauge(
+            "preflight_webhook_certificate_valid",
+            "0 while the serving certificate has expired or is not valid yet.",
+            registry=self.registry,
+        )
+        self.watching = Gauge(
+            "preflight_webhook_watching",
+            "By what is watched, 0 while it cannot be looked at: what was read last is in use.",
+            ["watcher"],
+            registry=self.registry,
+        )
+        self.closed = Counter(
+            "preflight_webhook_connections_closed",
+            "Connections that were cut off, by port and reason: full, stalled, bytes.",
+            ["port", "reason"],
+            registry=self.registry,
+        )
+        self.handshakes_failed = Counter(
+            "preflight_webhook_handshakes_failed",
+            "TLS handshakes that came to nothing, by reason: certificate-refused (by clients), client-certificate, no-tls, timeout, ended.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.unreadable = Counter(
+            "preflight_webhook_unreadable",
+            "Objects of the API server that were skipped as they cannot be read, by kind.",
+            ["kind"],
             registry=self.registry,
         )
         self.config_generation = Gauge(
@@ -88,6 +143,10 @@ class Metrics:
         )
         self.in_flight = 0
         self.bytes_read = self.bytes_sent = 0
+        results = ("injected", "stamped", "unchanged", "no-gpu", "no-checks", "windows", "mirror", "denied")
+        self.results: dict[str, int] = dict.fromkeys(results, 0)
+        self.members: dict[str, int] = dict.fromkeys(SOURCES, 0)
+        self.latencies, self.seconds = [0] * (len(_BUCKETS) + 1), 0.0  # by bucket, the last for what is above all
         self.registry.register(_Plain(self))
         self.lookups = Counter(
             "preflight_webhook_lookups",
@@ -106,23 +165,19 @@ class Metrics:
             "1 while PreflightConfigs cannot be read; those seen last hold.",
             registry=self.registry,
         )
-        self.members = Counter(
-            "preflight_gang_members", "Members of gangs, by what told their gang.", ["source"], registry=self.registry
-        )
-        results = ("injected", "stamped", "unchanged", "no-gpu", "no-checks", "windows", "denied")
-        self._results: dict[str, Counter] = {result: self.injections.labels(result) for result in results}
-        self._sources = {source: self.members.labels(source) for source in SOURCES}
 
     def decided(self, result: str, seconds: float) -> None:
-        if (counter := self._results.get(result)) is None:  # one with its reason
-            counter = self._results[result] = self.injections.labels(result)
-        counter.inc()
-        self.latency.observe(seconds)
+        """Count a review; ``result`` may carry its reason."""
+        self.results[result] = self.results.get(result, 0) + 1
+        self.latencies[bisect_left(_BUCKETS, seconds)] += 1
+        self.seconds += seconds
+
+    def cut(self, port: str, reason: str) -> None:
+        """Count a connection that was cut off."""
+        self.closed.labels(port, reason).inc()
 
     def stamped(self, source: str) -> None:
-        if (counter := self._sources.get(source)) is None:  # one of the configuration's
-            counter = self._sources[source] = self.members.labels(source)
-        counter.inc()
+        self.members[source] = self.members.get(source, 0) + 1  # perhaps one of the configuration's
 
     def unseen(self, kinds: Iterable[str]) -> None:
         for kind in kinds:

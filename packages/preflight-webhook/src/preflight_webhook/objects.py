@@ -16,6 +16,10 @@ __all__ = [
     "ClaimEntry",
     "ClaimUse",
     "Container",
+    "DnsConfig",
+    "DnsOption",
+    "EmptyDir",
+    "HostAlias",
     "Metadata",
     "Mount",
     "Os",
@@ -85,8 +89,30 @@ class Variable(_Object):
     value: str | None = None
 
 
+class EmptyDir(_Object):
+    medium: str | None = None
+
+
 class Volume(_Object):
     name: str = ""
+    empty_dir: EmptyDir | None = None
+
+
+class HostAlias(_Object):
+    """Names that the pod's hosts file has for an address."""
+
+    hostnames: list[str] | None = None
+
+
+class DnsOption(_Object):
+    name: str = ""
+    value: str | None = None
+
+
+class DnsConfig(_Object):
+    nameservers: list[str] | None = None
+    searches: list[str] | None = None
+    options: list[DnsOption] | None = None
 
 
 class Os(_Object):
@@ -130,16 +156,25 @@ class Spec(_Object):
     scheduler_name: str = ""
     resource_claims: list[ClaimEntry] | None = None
     image_pull_secrets: list[PullSecret] | None = None
+    host_aliases: msgspec.Raw = msgspec.Raw(b"null")
+    dns_config: msgspec.Raw = msgspec.Raw(b"null")
+    dns_policy: str | None = None
+    host_network: bool | None = None
+    hostname: str | None = None
+    hostname_override: str | None = None
+    subdomain: str | None = None
 
 
 class Owner(_Object):
     kind: str = ""
+    name: str = ""
     uid: str = ""
     controller: bool | None = None
 
 
 class Metadata(_Object):
     name: str = ""
+    generate_name: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[Owner] | None = None
@@ -157,10 +192,10 @@ class Kind(_Object):
 
 
 class Request(_Object):
-    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     kind: Kind
     object: Pod
-    namespace: str = ""
+    namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
     dry_run: bool = False
 
 
@@ -173,7 +208,7 @@ class Review(_Object):
 class AnyRequest(_Object):
     """A request whatever it is about, with its object as it came."""
 
-    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     kind: Kind
     object: msgspec.Raw = msgspec.Raw()
 

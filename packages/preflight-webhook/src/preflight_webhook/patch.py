@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from .injection import Injection
@@ -16,9 +17,11 @@ def fresh(
     injection: Injection, *, init: bool, volumes: bool, pull_secrets: bool, labels: bool, annotations: bool
 ) -> list[Operation]:
     """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has at all."""
-    at, patch = injection.position, []
+    at = injection.position
+    patch: list[Operation] = []
     if init:
-        patch += [_add(f"/spec/initContainers/{at + i}", c) for i, c in enumerate(injection.containers)]
+        for i, container in enumerate(injection.containers, at):
+            patch.append({"op": "add", "path": f"/spec/initContainers/{i}", "value": container})
         patch += [_add("/spec/initContainers/-", c) for c in injection.last]
     elif containers := injection.containers + injection.last:
         patch.append(_add("/spec/initContainers", containers))
@@ -27,7 +30,7 @@ def fresh(
     elif injection.pull_secrets:
         patch.append(_add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets]))
     if volumes:
-        patch += [_add("/spec/volumes/-", v) for v in injection.volumes]
+        patch += [{"op": "add", "path": "/spec/volumes/-", "value": volume} for volume in injection.volumes]
     elif injection.volumes:
         patch.append(_add("/spec/volumes", injection.volumes))
     patch += _entries("labels", injection.labels, there=labels)
@@ -37,8 +40,13 @@ def fresh(
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [_add(f"/metadata/{key}/{_escape(k)}", value) for k, value in entries.items()]
+        return [{"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()]
     return [_add(f"/metadata/{key}", entries)] if entries else []
+
+
+@lru_cache(maxsize=64)  # the names are ours
+def _path(key: str, name: str) -> str:
+    return f"/metadata/{key}/{_escape(name)}"
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:

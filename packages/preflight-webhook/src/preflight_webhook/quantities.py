@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-__all__ = ["MILLI", "UNIT", "fractional_cpu", "parse_quantity", "quantity_text"]
+__all__ = ["MILLI", "UNIT", "fractional_cpu", "parse_quantity", "quantity_text", "whole_bytes", "whole_millicores"]
 
 UNIT: Final = 10**9
 """Nano-units in one: a core, a byte, a device."""
@@ -23,17 +23,29 @@ _NANOS: Final[dict[str, int]] = {
     **{"m": 10**6, "u": 10**3, "n": 1, "": UNIT},
 }
 """What each suffix is worth in nano-units."""
+_LONGEST: Final = 64
+"""Characters; the API server's own spelling of its largest amount takes 30."""
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII
 )
 
 
-@lru_cache(maxsize=1024)
 def parse_quantity(text: str) -> int:
     """The value of ``text`` in nano-units; what is finer is rounded up, as Kubernetes does.
 
     Raises :class:`ValueError` with one sentence.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f'"{text[:_LONGEST]}…" has {len(text)} characters, which is no quantity; write e.g. 8, 500m or 64Gi'
+        )
+    return _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> int:
+    if text.isascii() and text.isdecimal():  # as most are
+        return int(text) * UNIT
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(f'"{text}" is not a quantity; write e.g. 8, 500m or 64Gi')
@@ -58,8 +70,21 @@ def quantity_text(nanos: int) -> str:
     return f"{amount}{suffixes[step]}"
 
 
+def whole_millicores(nanos: int) -> int:
+    """At most ``nanos``, in whole millicores, the finest that a container can ask for."""
+    return nanos // MILLI * MILLI
+
+
 def fractional_cpu(nanos: int) -> int:
     """At most ``nanos``, in whole millicores and never whole cores: the static CPU policy of a kubelet would pin whole
     cores for an init container, and may refuse the pod for it."""
     millis = nanos // MILLI
     return (millis - 1 if millis % 1000 == 0 and millis > 0 else millis) * MILLI
+
+
+def whole_bytes(nanos: int) -> int:
+    """At most ``nanos``, in whole bytes: the API server warns of a fraction, and a kubelet's memory manager refuses the pod for one.
+
+    Less than a byte is one, as Kubernetes itself counts it.
+    """
+    return max(nanos // UNIT, 1) * UNIT if nanos > 0 else 0

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import binascii
+import re
+import sys
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from .decision import Decision
-from .objects import AnyReview, Mount, Pod, Request, Resources, Review, SecurityContext
+from .limits import shown
+from .objects import AnyReview, DnsConfig, HostAlias, Mount, Pod, Request, Resources, Review, SecurityContext
 
 __all__ = [
     "BadReview",
+    "TooDeep",
+    "decode_aliases",
+    "decode_dns",
     "decode_entries",
     "decode_mounts",
     "decode_pod",
@@ -21,11 +26,19 @@ __all__ = [
     "decode_whole",
     "decode_whole_of",
     "encode_answer",
-    "encode_patch",
+    "uid_of",
 ]
 
 T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
+MOST_TEXT: Final = 1024
+"""Characters of a message or a warning. What of it is a tenant's is bounded where it is built in, mostly; this bounds the rest."""
+MOST_WARNINGS: Final = 16
+"""An API server shows 4,096 characters of warnings."""
+_UID: Final = re.compile(
+    rb'\s*\{(?:\s*(?:"kind"\s*:\s*"AdmissionReview"|"apiVersion"\s*:\s*"admission\.k8s\.io/v1")\s*,){2}'
+    rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([A-Za-z0-9-]{1,128})"'
+)
 
 _review = msgspec.json.Decoder(Review)
 _any_review = msgspec.json.Decoder(AnyReview)
@@ -33,6 +46,8 @@ _pod = msgspec.json.Decoder(Pod)
 _resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
 _mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
 _security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(SecurityContext | None)
+_aliases: msgspec.json.Decoder[list[HostAlias] | None] = msgspec.json.Decoder(list[HostAlias] | None)
+_dns: msgspec.json.Decoder[DnsConfig | None] = msgspec.json.Decoder(DnsConfig | None)
 _entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(list[dict[str, Any]] | None)
 _whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
@@ -42,13 +57,36 @@ class BadReview(ValueError):
     """The request is no review that this webhook can answer. The message is one sentence."""
 
 
+class TooDeep(BadReview):
+    """What was sent is nested deeper than any pod is."""
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, what: str) -> T:
+    """The one place where text of others is read here. ``what`` begins the sentence of the error."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise TooDeep(f"{what} (it is nested deeper than {sys.getrecursionlimit()} levels)") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadReview(f"{what} ({shown(str(error))})") from None
+
+
+def uid_of(beginning: bytes | bytearray) -> str:
+    """The uid of the review that begins so, as an API server writes it; empty where there is none. For reviews that are not read."""
+    found = _UID.match(beginning)
+    return found[1].decode() if found else ""
+
+
 def decode_review(body: bytes | bytearray) -> Request:
     """The request of a review, with the fields we read of its pod. Raises :class:`BadReview`."""
     try:
-        review = _review.decode(body)  # review and pod in one pass: what the body costs is paid once
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Review and pod in one pass: what the body costs is paid once.
+        review = _decode(_review, body, "the body is no AdmissionReview of a pod")
+    except TooDeep:
+        raise
+    except BadReview:
         decode_pod(_any(body).request.object)  # says what is wrong, and where
-        raise BadReview(f"the body is no AdmissionReview of a pod ({error})") from None
+        raise
     _check(review)
     return review.request
 
@@ -59,19 +97,17 @@ def decode_whole_of(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def _any(body: bytes | bytearray) -> AnyReview:
-    try:
-        review = _any_review.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadReview(f"the body is no AdmissionReview ({error}); POST one of {API_VERSION} as JSON") from None
+    review = _decode(_any_review, body, f"the body is no AdmissionReview; POST one of {API_VERSION} as JSON")
     _check(review)
     return review
 
 
 def _check(review: Review | AnyReview) -> None:
     if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
-        raise BadReview(f"the body is a {review.api_version} {review.kind}, expected {API_VERSION} AdmissionReview")
+        found = shown(f"{review.api_version} {review.kind}")
+        raise BadReview(f"the body is a {found}, expected {API_VERSION} AdmissionReview")
     if review.request.kind.kind != "Pod" or review.request.kind.group:
-        kind = "/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part)
+        kind = shown("/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part))
         raise BadReview(
             f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration"
         )
@@ -79,21 +115,12 @@ def _check(review: Review | AnyReview) -> None:
 
 def decode_pod(raw: bytes | bytearray | msgspec.Raw) -> Pod:
     """The fields we read of a pod. Raises :class:`BadReview`."""
-    try:
-        return _pod.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadReview(f"request.object is no pod ({error})") from None
+    return _decode(_pod, raw, "request.object is no pod")
 
 
 def decode_whole(raw: bytes | bytearray | msgspec.Raw) -> dict[str, Any]:
     """A pod with everything in it. Raises :class:`BadReview`."""
-    whole: dict[str, Any] = _part(_whole, bytes(raw), "the pod")
-    return whole
-
-
-def encode_patch(patch: list[dict[str, Any]]) -> bytes:
-    """A JSONPatch as an AdmissionReview carries it, a JSON string of base64; nothing for one that changes nothing."""
-    return b"" if not patch else b'"%s"' % binascii.b2a_base64(_encode(patch), newline=False)
+    return _decode(_whole, raw, "request.object is no pod")
 
 
 def decode_resources(raw: bytes) -> Resources | None:
@@ -111,29 +138,38 @@ def decode_security(raw: bytes) -> SecurityContext | None:
     return _part(_security, raw, "securityContext")
 
 
+def decode_aliases(raw: bytes) -> list[HostAlias]:
+    """A pod's hostAliases. Raises :class:`BadReview`."""
+    return _part(_aliases, raw, "hostAliases") or []
+
+
+def decode_dns(raw: bytes) -> DnsConfig | None:
+    """A pod's dnsConfig. Raises :class:`BadReview`."""
+    return _part(_dns, raw, "dnsConfig")
+
+
 def decode_entries(raw: bytes) -> list[dict[str, Any]]:
     """A container's list, such as its environment, whole; empty where it is none, which is the API server's to refuse."""
     try:
-        return _entries.decode(raw) or []
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode(_entries, raw, "") or []
+    except TooDeep:
+        raise
+    except BadReview:
         return []
 
 
 def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
-    try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadReview(f"request.object is no pod ({what}: {error})") from None
+    return _decode(decoder, raw, f"request.object is no pod: {what}")
 
 
 def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
     if decision.denied:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": decision.message}
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": shown(decision.message, MOST_TEXT)}
     elif decision.encoded:
         response["patchType"] = "JSONPatch"
         response["patch"] = msgspec.Raw(decision.encoded)
     if decision.warnings:
-        response["warnings"] = decision.warnings
+        response["warnings"] = [shown(one, MOST_TEXT) for one in decision.warnings[:MOST_WARNINGS]]
     return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

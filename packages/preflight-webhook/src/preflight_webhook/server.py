@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +20,16 @@ from .app import Admission, Plain, State
 from .at_once import AtOnce
 from .config import Config
 from .configfile import ConfigFile
+from .connections import Bounded, limits
 from .lookups import Lookups
 from .metrics import Metrics
 from .policies import Policies
+from .port import Server
 from .tls import Certificate
+from .watchers import Watchers
 
-__all__ = ["Options", "PortTaken", "serve"]
+__all__ = ["Options", "PortTaken", "WatcherDied", "serve"]
 
-LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the files; a kubelet itself takes about a minute to bring new ones."""
 KEEP_ALIVE: Final = 120
 """Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
 DRAIN: Final = 20
@@ -53,45 +53,19 @@ class Options:
     client_ca: Path | None = None
 
 
-class Stalled:
-    """Finds connections whose client has begun nothing, or begun a request and not gone on, at two looks in a row.
-
-    uvicorn has a time for connections that were of use, and none for these. A look now and then costs a request nothing.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, Any] = {}
-
-    def look(self, connections: Iterable[Any]) -> list[Any]:
-        """Those to be cut off. ``connections`` are uvicorn's protocols."""
-        waiting = {one: one.cycle for one in connections if self._waits(one)}
-        stalled = [one for one, cycle in waiting.items() if one in self._seen and self._seen[one] is cycle]
-        self._seen = waiting
-        return stalled
-
-    @staticmethod
-    def _waits(connection: Any) -> bool:
-        """Whether more of a request has to come before anything else happens."""
-        cycle = connection.cycle
-        if cycle is None or cycle.response_complete:
-            return connection.timeout_keep_alive_task is None
-        return bool(cycle.more_body)
+class WatcherDied(Exception):
+    """What must be watched is not watched any more. The message is one sentence."""
 
 
 class PortTaken(Exception):
     """A port cannot be listened on. The message is one sentence."""
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # one handler stops both servers
-
-
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start.
+    Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start, and
+    :class:`WatcherDied` at the end where that was not asked for.
     """
     metrics = Metrics()
     file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir, options.client_ca)
@@ -128,30 +102,16 @@ async def _serve(
         "timeout_graceful_shutdown": DRAIN,
     }
     state.lookups, state.policies = Lookups(kube.connection, state.metrics), Policies(kube.connection, state.metrics)
-    admission = _Server(
-        uvicorn.Config(
-            Admission(state),
-            **{**common, "http": AtOnce},
-            ssl_context_factory=lambda _config, _default: certificate.context,
-        )
+    most = limits()
+    admission = Server(
+        uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
+        "admission",
+        most.admission,
+        state.metrics,
+        lambda: certificate.context,
     )
-    plain = _Server(uvicorn.Config(Plain(state), **common))
-    state.metrics.certificate_expiry.set(certificate.expires)
-
-    async def watch_files() -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            if certificate.refresh():
-                state.metrics.certificate_expiry.set(certificate.expires)
-            if file.refresh():
-                state.config = file.config  # at once for all that comes; what is being decided ends as it began
-
-    async def cut_off_stalled() -> None:
-        stalled = Stalled()
-        while True:
-            await asyncio.sleep(options.patience)
-            for connection in stalled.look(admission.server_state.connections):
-                connection.transport.close()
+    plain = Server(uvicorn.Config(Plain(state), **{**common, "http": Bounded}), "plain", most.plain, state.metrics)
+    state.certificate_problem = lambda: certificate.problem(time.time())
 
     async def plain_after_admission() -> None:
         # Stays to answer the probes while admission drains.
@@ -180,14 +140,26 @@ async def _serve(
         asyncio.create_task(plain.serve(sockets=sockets[1:])),
         asyncio.create_task(plain_after_admission()),
     ]
-    watchers = [asyncio.create_task(watch_files()), asyncio.create_task(cut_off_stalled())]
     while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
         await asyncio.sleep(0.01)
+    if admission_task.done():
+        await admission_task
     state.started = True
     _announce(state.config, [s.getsockname()[1] for s in sockets])
-    watchers.append(asyncio.create_task(state.policies.run(lambda: state.config.preflight_configs.enabled)))
+    watchers = Watchers(state, file, certificate, (admission.connections, plain.connections)).start(options.patience)
+    served = asyncio.gather(*tasks)
     try:
-        await asyncio.gather(*tasks)
+        waited: list[asyncio.Future[Any]] = [served, *watchers]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not served.done():
+            # Nothing would be taken over any more, unseen: better a new process, which the kubelet starts at once.
+            names = ", ".join(task.get_name() for task in watchers if task.done())
+            log.error("the watcher of %s has ended; stopping, to be started anew", names)
+            state.failing.setdefault(names, "its watcher has ended")
+            stop("a dead watcher", options.linger)
+            await served
+            raise WatcherDied(f"the watcher of {names} has ended, which is a defect; the log has the story")
+        await served
     finally:
         for watcher in watchers:
             watcher.cancel()

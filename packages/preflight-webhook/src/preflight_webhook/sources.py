@@ -27,6 +27,7 @@ _OSMO: Final = "osmo.group_uuid"
 _KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 _KUEUE_WORKLOAD: Final = "kueue.x-k8s.io/workload"
+_KUEUE_PODSET: Final = "kueue.x-k8s.io/podset"
 _KUEUE_ADR: Final = "kueue.x-k8s.io/workload-name"
 # What workload controllers write.
 _KUBEFLOW: Final = "training.kubeflow.org/job-name"
@@ -195,6 +196,16 @@ def job(pod: Pod, _: GangDiscovery) -> Gang | None:
     return Gang(name, "job", name) if name else None
 
 
+def kueue_admitted(pod: Pod, config: GangDiscovery) -> Gang | None:
+    """A pod of a job that Kueue has admitted: it labels the pod templates when it starts the job, all of whose pods it has room for.
+
+    The gang is the one that the workload itself is, so far as the pod says which; any other pod is alone.
+    """
+    if _KUEUE_PODSET not in _labels(pod):
+        return None
+    return next((gang for workload in (kubeflow, lws, jobset, job) if (gang := workload(pod, config))), None)
+
+
 def configured(source: GangSource) -> Source:
     """A source of the configuration: the value of a label or an annotation is the name of the object that knows the size."""
 
@@ -213,9 +224,9 @@ _METHODS: Final[dict[str, tuple[Source, ...]]] = {
     "volcano": (volcano,),
     "coscheduling": (coscheduling,),
     "kai": (kai, osmo, owner),
-    "kueue": (kueue, kueue_workload),
+    "kueue": (kueue, kueue_workload, kueue_admitted),
     "labels": (labels,),
-    "auto": (scheduling_group, workload_ref, volcano, coscheduling, kai, osmo, owner, kueue, labels),
+    "auto": (scheduling_group, workload_ref, volcano, coscheduling, kai, osmo, owner, kueue, labels, kueue_admitted),
 }
 _OPT_IN: Final[dict[str, Source]] = {
     # The one that says most about a pod comes first: a TrainJob is a JobSet, whose pods are a Job's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,10 @@ _NO_CHECK_TIME: Final = 0x200000
 log = logging.getLogger(__name__)
 
 
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class CertificateError(Exception):
     """The certificate cannot be used. The message is one sentence."""
 
@@ -25,17 +30,16 @@ class CertificateError(Exception):
 class Certificate:
     """The certificate in ``folder`` (``tls.crt``, ``tls.key``).
 
-    ``context`` is what the server listens with; each new connection is given the newest certificate by its SNI callback,
-    which OpenSSL calls whether or not the client names a server. With ``client_ca`` (PEM) only clients with a certificate of
-    that authority are served. ``expires``: end of the newest certificate's validity, in seconds since the epoch.
+    ``context`` is what the next connection is served with: a new one after each change, so that no session of before is taken up again.
+    With ``client_ca`` (PEM) only clients with a certificate of that authority are served, and no session is ever taken up again, as
+    that would be without a look at the certificate. ``begins`` and ``expires``: the newest certificate's validity, in
+    seconds since the epoch.
     """
 
     def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
         self.folder, self.client_ca = folder, client_ca
         self._seen = self._stamp()
-        self._current, self.expires = self._load()
-        self.context = self._current
-        self.context.sni_callback = self._choose
+        self.context, self.begins, self.expires = self._load()
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; a broken pair is logged and the old one stays."""
@@ -43,7 +47,7 @@ class Certificate:
             stamp = self._stamp()
             if stamp == self._seen:
                 return False
-            self._current, self.expires = self._load()
+            self.context, self.begins, self.expires = self._load()
             self._seen = stamp
         except CertificateError as error:
             log.error("certificate not reloaded, the old one stays: %s", error)
@@ -51,8 +55,15 @@ class Certificate:
         log.info("certificate reloaded", extra={"about": {"expires": int(self.expires)}})
         return True
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
+    def problem(self, now: float) -> str:
+        """Why no client takes the certificate at ``now`` (seconds since the epoch); empty where they do."""
+        where = f"the serving certificate {self.folder / CERT}"
+        hint = "write a new pair there (`preflight-webhook certs` keeps one fresh)"
+        if now >= self.expires:
+            return f"{where} has expired at {_moment(self.expires)}; {hint}"
+        if now < self.begins:
+            return f"{where} is not valid before {_moment(self.begins)}; see the clocks of this node and of who wrote it, or {hint}"
+        return ""
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         try:
@@ -63,8 +74,8 @@ class Certificate:
                 f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there"
             ) from None
 
-    def _load(self) -> tuple[ssl.SSLContext, float]:
-        """(what to serve with, end of its validity)."""
+    def _load(self) -> tuple[ssl.SSLContext, float, float]:
+        """(what to serve with, beginning and end of its validity)."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -82,9 +93,14 @@ class Certificate:
                     f"{self.client_ca}: no authority's certificate in it ({error.strerror or error}); write one as PEM"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
-        return context, self._end_of_validity()
+            context.minimum_version = (
+                ssl.TLSVersion.TLSv1_3
+            )  # below, sessions are taken up from a cache that cannot be switched off
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
+        return context, *self._validity()
 
-    def _end_of_validity(self) -> float:
+    def _validity(self) -> tuple[float, float]:
         """As a client learns it, from a handshake with ourselves: a library that parses certificates takes 8 MB of memory for one date."""
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
@@ -98,7 +114,8 @@ class Certificate:
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
             told = theirs.getpeercert() or {}
-            return float(ssl.cert_time_to_seconds(str(told["notAfter"])))
+            begins, expires = [float(ssl.cert_time_to_seconds(str(told[key]))) for key in ("notBefore", "notAfter")]
+            return begins, expires
         except (OSError, ssl.SSLError, KeyError) as error:
             raise CertificateError(
                 f"{self.folder / CERT}: no client would take it as a server's ({error}); write one that is for servers"

@@ -1,0 +1,553 @@
+"""The real server over TLS, while somebody does his worst: its memory stays small, and others are admitted at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import trustme
+import yaml
+from served import Webhook, wait_until, webhook
+from test_serve import GPU_POD, review
+
+pytestmark = pytest.mark.timeout(120)
+MOST = 128 << 20
+"""Bytes that the server may take at any moment; the chart's limit is twice that."""
+SOON = 3.0
+"""Seconds in which others are answered."""
+CONFIG = """
+checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
+skipNcclWithoutNetwork: false
+podSelection: {enabled: true}
+"""
+
+
+class Served:
+    """The server, what has to do with its process, and a user who goes on creating pods beside whatever a test does."""
+
+    def __init__(self, hook: Webhook, trust: ssl.SSLContext) -> None:
+        self.hook, self.trust = hook, trust
+        self.plain_port = int(hook.plain.rsplit(":", 1)[1])
+
+    def connection(self) -> HTTPSConnection:
+        return HTTPSConnection("localhost", self.hook.port, context=self.trust, timeout=30)
+
+    def post(self, body: bytes, connection: HTTPSConnection | None = None) -> tuple[int, bytes]:
+        with ExitStack() as stack:
+            if connection is None:
+                connection = stack.enter_context(closing(self.connection()))
+            connection.request("POST", "/mutate-pod", body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def answered(self, pod: object, **request: Any) -> dict[str, Any]:
+        status, body = self.post(json.dumps(review(pod, **request)).encode())
+        assert status == 200, body
+        response: dict[str, Any] = json.loads(body)["response"]
+        return response
+
+    def healthy(self) -> bool:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+            probe.request("GET", "/healthz")
+            return probe.getresponse().status == 200
+
+    def readyz(self) -> tuple[int, str]:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+            probe.request("GET", "/readyz")
+            answer = probe.getresponse()
+            return answer.status, answer.read().decode()
+
+    def metric(self, name: str) -> float:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+            probe.request("GET", "/metrics")
+            lines = probe.getresponse().read().decode().splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name + " ")), 0.0)
+
+    def memory(self, what: str = "VmRSS") -> int:
+        text = Path(f"/proc/{self.hook.process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{what}:"))
+
+    @contextmanager
+    def others(self, *, new: bool = False, pod: object = GPU_POD) -> Iterator[list[float]]:
+        """Seconds that a user's pods and the probes of the kubelet take meanwhile. ``new``: each on a new connection."""
+        took: list[float] = []
+        failed: list[str] = []
+        over = threading.Event()
+
+        def user() -> None:
+            with ExitStack() as stack:
+                kept = None if new else stack.enter_context(closing(self.connection()))
+                while not over.wait(0.02):
+                    self._timed(took, failed, lambda: self.post(body, kept)[0] == 200)
+
+        def kubelet() -> None:
+            while not over.wait(0.2):
+                self._timed(took, failed, self.healthy)
+
+        body = json.dumps(review(pod)).encode()
+        threads = [threading.Thread(target=one) for one in (user, kubelet)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield took
+            wait_until(lambda: len(took) > 5)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert failed == []
+
+    @staticmethod
+    def _timed(took: list[float], failed: list[str], what: Callable[[], bool]) -> None:
+        begun = time.monotonic()
+        try:
+            assert what()
+        except (OSError, HTTPException, AssertionError) as error:
+            failed.append(f"{type(error).__name__}: {error}")
+        took.append(time.monotonic() - begun)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, config: str = CONFIG, kubeconfig: Path | None = None) -> Iterator[Served]:
+    authority = trustme.CA()
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    with webhook(folder, config, "--linger", "0", *options, authority=authority, kubeconfig=kubeconfig) as hook:
+        yield Served(hook, trust)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path, "--patience", "3") as served:
+        yield served
+
+
+def p99(took: list[float]) -> float:
+    return sorted(took)[int(len(took) * 0.99)]
+
+
+def huge(number: int) -> dict[str, Any]:
+    """A pod that no validation has seen, with a megabyte in one place or another."""
+    long = f"{number}-" + "x" * 1_000_000
+    container: dict[str, Any] = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    match number % 8:
+        case 0:
+            container["resources"]["limits"][long] = "1"
+        case 1:
+            container["resources"]["limits"]["nvidia.com/gpu"] = "1" + "0" * 1_000_000 + str(number)
+        case 2:
+            container["env"] = [{"name": "NCCL_X", "value": long}]
+        case 3:
+            container["env"] = [{"name": f"NCCL_{long}", "value": "1"}]
+        case 4:
+            container["volumeMounts"] = [{"name": "v", "mountPath": "/dev/shm", "subPath": long}]
+        case 5:
+            pod["spec"]["initContainers"] = [{"name": long}]
+        case 6:
+            pod["metadata"]["annotations"] = {"nvsentinel.nvidia.com/preflight-checks": long}
+        case 7:
+            pod["spec"]["imagePullSecrets"] = [{"name": long}]
+    return pod
+
+
+def test_a_thousand_dry_runs_of_megabytes_leave_memory_small_and_others_served(server: Served) -> None:
+    with server.others() as took, closing(server.connection()) as attacker:
+        for number in range(1_000):
+            status, _ = server.post(json.dumps(review(huge(number), dryRun=True)).encode(), attacker)
+            assert status == 200
+    assert p99(took) < SOON
+    assert server.memory("VmHWM") < MOST
+
+
+@pytest.mark.parametrize("forged", [False, True], ids=["as it is", "with a forged label"])
+@pytest.mark.parametrize("what", ["env", "initContainers", "references", "tolerations"])
+def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_entries(
+    server: Served, what: str, forged: bool
+) -> None:
+    container: dict[str, Any] = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec: dict[str, Any] = {"containers": [container]}
+    match what:
+        case "env":
+            container["env"] = [{"name": f"NCCL_{i}", "value": f"value-{i}"} for i in range(60_000)]
+        case "initContainers":
+            spec["initContainers"] = [
+                {"name": f"i{i}", "resources": {"limits": {f"a/{i}": "1"}}} for i in range(40_000)
+            ]
+        case "references":
+            container["env"] = [{"name": "NCCL_A", "value": "".join(f"$(R{i})" for i in range(250_000))}]
+        case "tolerations":
+            spec["tolerations"] = [{}] * 700_000
+    labels = {"preflight.nvsentinel.nvidia.com/checked": "true"} if forged else {}
+    body = json.dumps(review({"metadata": {"name": "p", "labels": labels}, "spec": spec})).encode()
+    assert len(body) < 3 << 20
+    answers: list[int] = []
+
+    def attack() -> None:
+        answers.append(server.post(body)[0])
+
+    with server.others() as took:
+        for _ in range(3):
+            attackers = [threading.Thread(target=attack) for _ in range(10)]
+            for attacker in attackers:
+                attacker.start()
+            for attacker in attackers:
+                attacker.join()
+    assert answers == [200] * 30, "denied, not refused: what is refused is admitted under failurePolicy Ignore"
+    assert max(took) < SOON
+    assert server.memory("VmHWM") < MOST
+
+
+class Claims(BaseHTTPRequestHandler):
+    """An API server that knows the version of claims, and takes its time with each."""
+
+    asked: ClassVar[list[str]] = []
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        made: dict[str, Any] = {"items": [], "metadata": {}}
+        if self.path == "/apis/resource.k8s.io":
+            made = {"versions": [{"version": "v1"}]}
+        elif "resourceclaims" in self.path:
+            time.sleep(0.1)
+            made = {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}
+        body = json.dumps(made).encode()
+        self.send_response(404 if "preflightconfigs" in self.path else 200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        with suppress(OSError):  # the server has gone at the end of the test
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Api(ThreadingHTTPServer):
+    request_queue_size = 128
+    """With the usual 5, a connection among many is only made when its first packet is sent again, a second later."""
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    Claims.asked.clear()
+    with Api(("127.0.0.1", 0), Claims) as api:
+        api.daemon_threads = True
+        threading.Thread(target=api.serve_forever, daemon=True).start()
+        file = tmp_path / "kubeconfig"
+        cluster = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{api.server_address[1]}"}}
+        context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+        users = [{"name": "a", "user": {"token": "t"}}]
+        file.write_text(
+            yaml.safe_dump({"current-context": "a", "clusters": [cluster], "contexts": [context], "users": users})
+        )
+        yield file
+        api.shutdown()
+
+
+def claiming(*names: str) -> dict[str, Any]:
+    claims = [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(names)]
+    return {"spec": {"resourceClaims": claims, "containers": [{"name": "c"}]}}
+
+
+def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(tmp_path: Path, kubeconfig: Path) -> None:
+    config = CONFIG + "gpuDetection: {deviceClasses: [gpu.nvidia.com], sharedClaims: inject}"
+    with serving(tmp_path, config=config, kubeconfig=kubeconfig) as server:
+        many = claiming(*[f"a-{i}" for i in range(30_000)])
+        answer = server.answered(many, namespace="greedy")
+        assert "30000 claims are more than the 16" in answer["status"]["message"]
+        assert not [path for path in Claims.asked if "resourceclaims" in path]
+        # As many as there may be, from many pods at a time: a share of the requests, not all of them.
+        pods = [claiming(*[f"b-{n}-{i}" for i in range(16)]) for n in range(12)]
+        attackers = [
+            threading.Thread(target=server.post, args=(json.dumps(review(pod, namespace="greedy")).encode(),))
+            for pod in pods
+        ]
+        for attacker in attackers:
+            attacker.start()
+        begun = time.monotonic()
+        answer = server.answered(claiming("mine"), namespace="other")
+        assert time.monotonic() - begun < SOON
+        for attacker in attackers:
+            attacker.join()
+        assert answer["allowed"]
+        assert answer["patch"]
+        assert server.memory("VmHWM") < MOST
+
+
+HEAD = b"POST /mutate-pod HTTP/1.1\r\nhost: x\r\n"
+
+
+def flood(connect: Callable[[], socket.socket], chunk: bytes, size: int) -> bytes:
+    """What the server says to somebody who goes on sending ``chunk`` until it is ``size`` bytes."""
+    with connect() as connection:
+        connection.settimeout(20)
+        with suppress(OSError):  # it hangs up
+            connection.sendall(HEAD)
+            for _ in range(size // len(chunk)):
+                connection.sendall(chunk)
+        with suppress(OSError):
+            return connection.recv(1000)
+    return b""
+
+
+@pytest.mark.parametrize("port", ["admission", "plain"])
+@pytest.mark.parametrize(
+    "chunk", [b"x" * 65_536, b"a: b\r\n" * 10_000], ids=["one header of 100 MB", "millions of headers"]
+)
+def test_headers_without_end_are_refused_and_cost_no_memory(server: Served, port: str, chunk: bytes) -> None:
+    def connect() -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", server.plain_port if port == "plain" else server.hook.port))
+        return plain if port == "plain" else server.trust.wrap_socket(plain, server_hostname="localhost")
+
+    with server.others() as took:
+        if chunk[0] == b"x"[0]:
+            chunk = b"a: " + chunk  # the name is begun once, its value goes on
+        said = flood(connect, chunk, 100 << 20)
+    assert said[:12] in {b"HTTP/1.1 431", b""}
+    assert p99(took) < SOON
+    assert server.memory("VmHWM") < MOST
+
+
+@pytest.mark.parametrize("kind", ["handshaken", "without a handshake", "plain"])
+def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(server: Served, kind: str) -> None:
+    number = {"handshaken": 1_000, "without a handshake": 5_000, "plain": 5_000}[kind]  # a handshake costs both sides
+    assert server.healthy()
+    with ExitStack() as stack:
+        for i in range(number):
+            try:
+                one = socket.create_connection(
+                    ("127.0.0.1", server.plain_port if kind == "plain" else server.hook.port), timeout=20
+                )
+                stack.callback(one.close)
+                if kind == "handshaken":
+                    one = server.trust.wrap_socket(one, server_hostname="localhost")
+                    stack.callback(one.close)
+            except OSError:  # cut off already
+                continue
+            if i % 500 == 0:
+                assert server.healthy()
+        with server.others(new=True) as took:
+            time.sleep(3)
+        assert p99(took) < SOON
+        assert server.memory("VmHWM") < MOST
+    descriptors = len(list(Path(f"/proc/{server.hook.process.pid}/fd").iterdir()))
+    assert descriptors < 700
+
+
+def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(server: Served) -> None:
+    head = HEAD + b"content-type: application/json\r\ncontent-length: 3000000\r\n\r\n"
+    with ExitStack() as stack, server.others() as took:
+        for _ in range(300):
+            with suppress(OSError):
+                plain = stack.enter_context(socket.create_connection(("127.0.0.1", server.hook.port), timeout=20))
+                one = stack.enter_context(server.trust.wrap_socket(plain, server_hostname="localhost"))
+                one.sendall(head + b"{" * 2_900_000)
+    assert p99(took) < SOON
+    assert server.memory("VmHWM") < MOST
+
+
+def test_who_shakes_no_hand_is_cut_off_within_seconds(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.hook.port), timeout=15) as one:
+        begun = time.monotonic()
+        assert one.recv(1) == b""
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["idle", "half a request"])
+def test_who_does_not_go_on_is_cut_off_at_the_plain_port_too(server: Served, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.plain_port), timeout=20) as one:
+        one.sendall(sent)
+        assert one.recv(1) == b""
+
+
+@pytest.mark.parametrize("port", ["admission", "plain"])
+def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, port: str) -> None:
+    number = server.plain_port if port == "plain" else server.hook.port
+    with socket.create_connection(("127.0.0.1", number)), socket.create_connection(("127.0.0.1", number)) as half:
+        half.sendall(HEAD[:10])
+        assert server.healthy()
+        begun = time.monotonic()
+        server.hook.process.terminate()
+        assert server.hook.process.wait(30) == 0
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("times", [600_000, 1_000_000])
+def test_a_review_too_large_to_read_is_denied_and_not_refused(server: Served, times: int) -> None:
+    # Go writes `<` as six bytes; what is refused would be admitted unchecked under failurePolicy Ignore.
+    pod = json.dumps({**GPU_POD, "metadata": {"annotations": {"a": "?"}}}).replace("?", "\\u003c" * times)
+    whole = json.dumps({k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":"))
+    body = whole.replace(json.dumps(GPU_POD, separators=(",", ":")), pod).encode()
+    assert len(body) > 3 << 20
+    status, answer = server.post(body)
+    response = json.loads(answer)["response"]
+    assert (status, response["uid"], response["allowed"]) == (200, "u-1", False)
+    assert "too large" in response["status"]["message"]
+    assert server.memory("VmHWM") < MOST
+
+
+def test_a_review_nested_too_deep_is_denied_and_not_refused(server: Served) -> None:
+    whole = json.dumps({k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":"))
+    deep = '{"spec":{"containers":[]},"x":' + "[" * 1_500 + "]" * 1_500 + "}"
+    status, answer = server.post(whole.replace(json.dumps(GPU_POD, separators=(",", ":")), deep).encode())
+    response = json.loads(answer)["response"]
+    assert (status, response["uid"], response["allowed"]) == (200, "u-1", False)
+    assert "nested" in response["status"]["message"]
+
+
+# --- files that change
+
+
+WRONG = {
+    "keys of two kinds": "{1: a, foo: b}",
+    "a number as a key": "ncclTopology: {instanceTypeMapping: {1: a.xml}}",
+    "a container with a number": "checks: [{name: a, image: b, container: {1: 2}}]",
+    "a fraction": "dcgm: {diagLevel: 1.0}",
+    "no number": "nccl: {loopbackThresholdGBps: .nan}",
+    "a long time": f"checkTimeout: {'9' * 400}h",
+    "itself": "a: &a [*a]",
+    "a shape": "checks: [{name: a, image: b, container: {env: {A: b}}}]",
+    "deep": "[" * 3_000,
+}
+
+
+def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a_certificate(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        file = tmp_path / "config.yaml"
+        refused = 0.0
+        for text in (WRONG["keys of two kinds"], WRONG["a long time"], WRONG["itself"]):
+            file.write_text(text)
+            refused += 1
+            wait_until(
+                lambda wanted=refused: server.metric("preflight_webhook_config_refused_total") == wanted,  # type: ignore[misc]
+                server.hook.process,
+            )
+        assert server.metric("preflight_webhook_config_valid") == 0
+        file.write_text("checks: [{name: mine, image: m}]")
+        wait_until(lambda: server.metric("preflight_webhook_config_generation") == 2, server.hook.process)
+        patch = json.loads(base64.b64decode(server.answered(GPU_POD)["patch"]))
+        assert patch[0]["value"][0]["name"] == "preflight-mine"
+        new = trustme.CA()
+        leaf = new.issue_cert("localhost")
+        leaf.private_key_pem.write_to_path(tmp_path / "tls.key")
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+        wanted = leaf.cert_chain_pems[0].bytes().strip()
+        wait_until(lambda: ssl.get_server_certificate(("127.0.0.1", server.hook.port)).encode().strip() == wanted)
+        assert server.readyz()[0] == 200
+
+
+# --- certificates
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    [told] = folder.glob("told-*")
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def dated(folder: Path, begins: int, ends: int) -> trustme.CA:
+    """A pair valid for days from now. trustme's own begin in 2000 and end in 2038 if not told otherwise."""
+    import datetime as dt
+
+    authority = trustme.CA()
+    now = dt.datetime.now(dt.UTC)
+    leaf = authority.issue_cert(
+        "localhost", not_before=now + dt.timedelta(days=begins), not_after=now + dt.timedelta(days=ends)
+    )
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    return authority
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "says"), [(-2, -1, "has expired at"), (1, 2, "is not valid before")], ids=["expired", "early"]
+)
+def test_a_certificate_out_of_its_time_is_said_once_and_no_replica_with_it_is_ready(
+    tmp_path: Path, begins: int, ends: int, says: str
+) -> None:
+    dated(tmp_path, begins, ends)
+    with webhook(tmp_path, CONFIG, "--linger", "0") as hook:
+        server = Served(hook, ssl.create_default_context())
+        wait_until(lambda: "starting" not in server.readyz()[1], hook.process)
+        status, why = server.readyz()
+        assert (status, says in why) == (503, True)
+        assert server.metric("preflight_webhook_certificate_valid") == 0
+        assert [line["level"] for line in lines(tmp_path) if says in line["msg"]] == ["error"]
+        dated(tmp_path, -1, 1)
+        wait_until(lambda: server.readyz()[0] == 200, hook.process)
+        assert server.metric("preflight_webhook_certificate_valid") == 1
+
+
+def test_a_certificate_that_clients_refuse_is_counted_and_said_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        foreign = ssl.create_default_context()
+        trustme.CA().configure_trust(foreign)
+        for _ in range(3):
+            with (
+                socket.create_connection(("127.0.0.1", server.hook.port)) as plain,
+                pytest.raises(ssl.SSLCertVerificationError),
+            ):
+                foreign.wrap_socket(plain, server_hostname="localhost")
+        name = 'preflight_webhook_handshakes_failed_total{reason="certificate-refused"}'
+        wait_until(lambda: server.metric(name) == 3, server.hook.process)
+        assert len([line for line in lines(tmp_path) if "clients refuse the serving certificate" in line["msg"]]) == 1
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_session_of_a_client_outlives_its_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    old, new, file = trustme.CA(), trustme.CA(), tmp_path / "client-ca.pem"
+    old.cert_pem.write_to_path(file)
+    with serving(tmp_path, "--client-ca", str(file)) as server:
+        contexts = {}
+        for authority in (old, new):
+            context = contexts[authority] = ssl.create_default_context(cadata=None)
+            context.load_verify_locations(cadata=base64.b64decode(server.hook.bundle).decode())
+            context.maximum_version = version
+            authority.issue_cert("api@server").configure_cert(context)
+
+        def asked(authority: trustme.CA, session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+            with (
+                socket.create_connection(("127.0.0.1", server.hook.port), timeout=20) as plain,
+                contexts[authority].wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+            ):
+                return ask(connection)
+
+        def ask(connection: ssl.SSLSocket) -> ssl.SSLSession | None:
+            connection.sendall(b"GET /mutate-pod HTTP/1.1\r\nhost: x\r\n\r\n")
+            if not (said := connection.recv(1000)).startswith(b"HTTP/1.1 405"):
+                raise ConnectionError(said)
+            return connection.session
+
+        def works(authority: trustme.CA, session: ssl.SSLSession | None = None) -> bool:
+            try:
+                asked(authority, session)
+            except OSError:
+                return False
+            return True
+
+        if version is ssl.TLSVersion.TLSv1_2:
+            assert not works(old), "older versions take up sessions from a cache that cannot be switched off"
+            return
+        session = asked(old)
+        with (
+            socket.create_connection(("127.0.0.1", server.hook.port), timeout=20) as plain,
+            contexts[old].wrap_socket(plain, server_hostname="localhost") as kept,
+        ):
+            ask(kept)
+            new.cert_pem.write_to_path(file)
+            wait_until(lambda: works(new), server.hook.process)
+            assert not works(old, session)
+            assert not works(old)
+            with pytest.raises(OSError):  # noqa: PT011 (reset or ended, as it comes)
+                ask(kept)

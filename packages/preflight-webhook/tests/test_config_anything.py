@@ -1,0 +1,174 @@
+"""Whatever a file holds, it is a configuration or refused in sentences, and what is taken makes pods that the API server takes."""
+
+from __future__ import annotations
+
+import json
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_webhook.config import Config, ConfigError, parse
+
+ONE = "checks: [{name: dcgm-diag, image: d, %s}]"
+LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{char}: &{char} [{','.join(['*' + before] * 10)}]\n"
+    for before, char in zip(string.ascii_lowercase, string.ascii_lowercase[1:10], strict=False)
+)
+REFUSED = {
+    "keys of two kinds": ("{1: a, foo: b}", "line 1, column 2: the key is no text"),
+    "a number as a key": ("ncclTopology: {instanceTypeMapping: {1: a.xml}}", "the key is no text"),
+    "a container with a number": (ONE % "container: {1: 2}", "the key is no text"),
+    "a fraction": ("dcgm: {diagLevel: 1.0}", "dcgm.diagLevel: "),
+    "no number": ("nccl: {loopbackThresholdGBps: .nan}", "no finite number"),
+    "endless": ("nccl: {loopbackThresholdGBps: .inf}", "no finite number"),
+    "endless CPU": (ONE % "resources: {limits: {cpu: .inf}}", "no finite number"),
+    "a long time": (f"checkTimeout: {'9' * 400}h", "longer than 168 hours"),
+    "itself": ("a: &a [*a]", "contains itself"),
+    "a billion": (LAUGHS, "values"),
+    "a billion by merging": ("a: {<<: {b: c}}", "not merged"),
+    "twice": ("checks: []\ngangTimeout: 1s\nchecks: []", "line 3, column 1: the key checks stands in line 1 already"),
+    "NUL": ('checkTimeout: "\\0"', "U+0000"),
+    "half a pair": ('checkTimeout: "\\ud800"', "U+D800"),
+    "a control character": ("\x01", "U+0001"),
+    "depth": ("[" * 3_000, "nested"),
+    "a date": ("x: 2020-99-99", "kind timestamp"),
+    "digits": ("x: " + "1" * 5_000, "digits"),
+    "half a number": ("x: 0x_", "cannot be read"),
+    "a set": ("x: !!set {a}", "kind set"),
+    "an object": ("x: !!python/object:os.system {}", "kind"),
+    "two documents": ("--- a\n--- b", "another document"),
+    "a list of tables": (ONE % "container: {env: {A: b}}", "checks[0].container.env"),
+    "a number as a variable": (ONE % "container: {env: [{name: A, value: 1}]}", "env[0].value"),
+    "two sources": (
+        ONE % "container: {env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}",
+        "keep one",
+    ),
+    "a probe": (ONE % "container: {livenessProbe: {}}", "livenessProbe"),
+    "a user": (ONE % "securityContext: {runAsUser: root}", "securityContext.runAsUser"),
+    "a variable's name": (ONE % 'env: [{name: "a\u00e4"}]', "env[0].name"),
+    "a path outside": (ONE % "container: {volumeMounts: [{name: a, mountPath: /a, subPath: ../b}]}", "subPath"),
+    "a token for ever": ("platformConnector: {auth: {expirationSeconds: 99999999999}}", "more than 4294967296"),
+    "a folder above": ("platformConnector: {socketDir: /a/../b}", '".."'),
+    "a list as a name": ("checks: [{name: [1], image: {a: b}}]", "checks[0].name"),
+    "a null as amounts": (ONE % "resources: {limits: {cpu: -1}}", "is nothing"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_is_wrong_is_refused_in_sentences_with_its_place(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert any(says in problem for problem in caught.value.problems), caught.value.problems
+    for problem in caught.value.problems:
+        assert problem.endswith(".")
+        assert "\n" not in problem
+        assert len(problem) < 1_000
+        assert problem.isprintable()
+
+
+@pytest.mark.parametrize("text", [REFUSED["keys of two kinds"][0], REFUSED["a long time"][0], REFUSED["depth"][0]])
+def test_validate_config_answers_2_and_never_a_traceback(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    command = [sys.executable, "-m", "preflight_webhook", "validate-config", str(tmp_path / "c.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(str(tmp_path))
+
+
+ACCEPTED = {
+    "variables": "container: {env: [{name: A, value: b}, {name: B, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
+    "removed": "container: {terminationMessagePolicy: null}, securityContext: {runAsUser: null}",
+    "command": "container: {command: [a], args: ['1'], workingDir: /w}",
+    "security": "securityContext: {privileged: true, capabilities: {add: [SYS_ADMIN]}, runAsUser: 0, runAsNonRoot: false}",
+    "mounts": "container: {volumeMounts: [{name: preflight-tmp, mountPath: /a, readOnly: true, subPath: b/c}]}",
+}
+
+
+@pytest.mark.parametrize("more", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_kubernetes_takes_is_taken(more: str) -> None:
+    assert parse(ONE % more).checks
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.dates() | st.binary(max_size=4)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(texts | st.integers() | st.none() | st.booleans(), inner, max_size=4)
+        | st.sets(texts, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def sections(schema: dict[str, Any], every: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that are nearly what the schema wants: known keys, now and then with anything."""
+    if "$ref" in schema:
+        return sections(every[schema["$ref"].rpartition("/")[2]], every)
+    if "anyOf" in schema:
+        return st.one_of([sections(one, every) for one in schema["anyOf"]]) | values
+    if schema.get("properties"):
+        known = {key: sections(one, every) | values for key, one in schema["properties"].items()}
+        return st.fixed_dictionaries({}, optional=known)
+    match schema.get("type"):
+        case "array" if isinstance(schema.get("items"), dict):
+            return st.lists(sections(schema["items"], every), max_size=2)
+        case "string":
+            return st.sampled_from(["", "a", "1s", "9" * 400 + "h", "/a", "a\n", "\x00", "\ud800", "nccl-loopback"])
+        case "integer" | "number":
+            return st.integers() | st.floats()
+        case "boolean":
+            return st.booleans()
+    return st.sampled_from(schema["enum"]) if "enum" in schema else values
+
+
+def nearly() -> st.SearchStrategy[Any]:
+    from preflight_webhook.config import json_schema
+
+    schema = json_schema()
+    return sections(schema, schema["$defs"])
+
+
+def judged(text: str) -> None:
+    try:
+        config = parse(text)
+    except ConfigError as error:
+        assert error.problems
+        for problem in error.problems:
+            assert problem
+            assert "\n" not in problem
+            problem.encode()  # printable wherever it is written to
+    else:
+        assert isinstance(config, Config)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values)
+def test_any_yaml_value_is_a_configuration_or_refused_in_sentences(value: Any) -> None:
+    judged(yaml.safe_dump(value, allow_unicode=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(nearly())
+def test_any_nearly_right_configuration_is_taken_or_refused_in_sentences(value: Any) -> None:
+    judged(yaml.safe_dump(value))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60) | st.text("{}[]:,-&*!|>'\"%@` \n\tab1.", max_size=60))
+def test_any_text_is_a_configuration_or_refused_in_sentences(text: str) -> None:
+    judged(text)
+
+
+@given(nearly())
+@settings(max_examples=50, deadline=None)
+def test_json_is_read_as_yaml_is(value: Any) -> None:
+    judged(json.dumps(value, default=str))

@@ -1,0 +1,107 @@
+"""`validate-config` takes what people have: the configuration, the chart's values, or those of the umbrella; and says what it took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from preflight_webhook.values import OWN, parse
+from said import Said, said
+
+CHARTS = Path(__file__).parents[3] / "charts"
+
+
+def validated(folder: Path, text: str) -> tuple[Said, str]:
+    file = folder / "values.yaml"
+    file.write_text(text)
+    done = said("validate-config", str(file))
+    return done, f"{file}: "
+
+
+def test_the_chart_s_own_values_are_good() -> None:
+    for name in ("preflight-injector", "preflight"):
+        [values] = {path.resolve() for path in CHARTS.glob(f"**/{name}/values.yaml")}
+        given = parse(values.read_text())
+        assert [check.name for check in given.config.checks] == ["dcgm-diag"]
+        assert given.said
+
+
+def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
+    assert json.loads((CHARTS / "schema" / "preflight-injector.json").read_text())["properties"].keys() <= OWN
+
+
+def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_path(tmp_path: Path) -> None:
+    good, at = validated(
+        tmp_path, "preflight-gang: {enabled: true}\npreflight-injector: {enabled: true, dcgm: {diagLevel: 2}}"
+    )
+    assert (good.status, good.out.splitlines()) == (
+        0,
+        [f"{at}Helm values; what is below preflight-injector is taken", f"{at}no problem found; checks: dcgm-diag"],
+    )
+    bad, at = validated(
+        tmp_path, "preflight-injector: {enabled: true, chekcs: [], dcgm: {diagLevel: 9}, namespaces: ml}"
+    )
+    assert (bad.status, bad.err.splitlines()) == (
+        2,
+        [
+            f'{at}preflight-injector.namespaces: must be a list, e.g. [ml]; found the string "ml".',
+            f"{at}preflight-injector.chekcs: unknown key; write checks instead, or remove it.",
+            f"{at}preflight-injector.dcgm.diagLevel: must be at most 4; found the number 9.",
+        ],
+    )
+
+
+def test_what_stands_once_for_all_parts_is_added_as_the_chart_adds_it(tmp_path: Path) -> None:
+    source = (
+        "{name: ours, group: a.example.com, resource: groups, kind: Group, size: spec.size, podLabel: a.example.com/g}"
+    )
+    given = parse(
+        f"global: {{preflight: {{gangSources: [{source}], instanceTypeLabel: a/b}}}}\npreflight-injector: {{enabled: true}}"
+    )
+    assert [one.name for one in given.config.gang_discovery.sources] == ["ours"]
+    assert given.config.nccl_topology.instance_type_label == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gpuDetection: {resourceNames: nvidia.com/gpu}", 'must be a list, e.g. [nvidia.com/gpu]; found the string "nvidia.com/gpu".'),
+        ("checkTimeout: 300", 'checkTimeout: must be a string, e.g. "300" in quotes; found the number 300.'),
+        ("checks: [{name: a}]", "checks[0].image: is missing; set it."),
+        ("checks: [{name: a, image: i, enforcement: maybe}]", 'checks[0].enforcement: must be one of enforce, observe; found the string "maybe".'),
+        ("checks: []\nchecks: []", "the key checks stands in line 1 already"),
+        ("checks: [{name: a, image: i}, {name: a, image: i}]", "is also the name of checks[0]"),
+        ("nccl: {loopbackThresholdGBps: -1}", "must be more than 0; found the number -1."),
+        ("checks: [{name: A, image: i}]", "(Lower-case letters, digits and '-'); found the string"),
+        ("checks: [5]", "checks[0]: must be a map; found the number 5."),
+        ("replicas: 2\ngangTimeout: ten", 'gangTimeout: "ten" is not a duration'),
+    ],
+)  # fmt: skip
+def test_problems_are_sentences(tmp_path: Path, text: str, says: str) -> None:
+    done, at = validated(tmp_path, text)
+    assert (done.status, says in done.err, done.out) == (2, True, ""), done.err
+    assert all(line.startswith(at) and line.endswith(".") for line in done.err.splitlines())
+
+
+def test_unknown_keys_list_the_known_ones_once(tmp_path: Path) -> None:
+    done, _ = validated(tmp_path, "aaa: 1\nbbb: 2\nccc: 3\n")
+    assert (done.err.count("known here are"), len(done.err.splitlines())) == (1, 3)
+
+
+def test_no_check_at_all_is_a_warning(tmp_path: Path) -> None:
+    done, at = validated(tmp_path, "checks: []")
+    assert (done.status, done.out) == (0, f"{at}no problem found; checks: none\n")
+    assert done.err == f"{at}warning: checks: is empty, so no pod is checked; name at least one.\n"
+
+
+def test_checks_written_once_for_all_parts_are_ours_too_and_named_where_they_are(tmp_path: Path) -> None:
+    good = "global: {preflight: {checks: [{name: mine, image: i}]}}\npreflight-injector: {enabled: true, dcgm: {diagLevel: null}}"
+    assert [check.name for check in parse(good).config.checks] == ["mine"]
+    done, at = validated(tmp_path, good.replace("image: i", "imge: i"))
+    assert done.err.splitlines() == [
+        f"{at}global.preflight.checks[0].image: is missing; set it.",
+        f"{at}global.preflight.checks[0].imge: unknown key; write image instead, or remove it.",
+    ]
+    own = good.replace("enabled: true", "checks: [{name: own, image: i}]")
+    assert [check.name for check in parse(own).config.checks] == ["own"]
