@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from preflight_e2e.plugin import Api, api, real_api_server
-from preflight_gang.kube.client import Client
+from preflight_gang.kube.client import Client, Conflict
 from preflight_gang.kube.connection import Connection, connection
+from preflight_proto import names
 
 if TYPE_CHECKING:
     from leading import Leading
@@ -38,9 +40,12 @@ async def client(target: Connection) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
-    """The test's own namespace, in which the test plays the webhook, the scheduler and the kubelets."""
-    from played import played
+    """The test's own namespace, opted in, in which the test plays the webhook, the scheduler and the kubelets."""
+    from played import opt_in, played
 
+    await opt_in(client, api.namespace, names.NAMESPACE_ENABLED)
+    with suppress(Conflict):  # another test's, on the same server
+        await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
     async with played(client, api.namespace) as cluster:
         yield cluster
     if api.kind == "real":  # it serves the next test, too, whose controller sees all namespaces

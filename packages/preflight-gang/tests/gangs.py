@@ -11,18 +11,19 @@ from preflight_gang.sealing import Gang, Record, Seat
 from preflight_gang.sizing import Sized
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
-from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash, naming_source
 
 NS = "training"
 CHECKS = ("dcgm-diag", "nccl-allreduce")
 
 
 def stamp(raw: str = "job-1", *, size: int | None = 2, takes_part: bool = True, **more: Any) -> Stamp:
+    source = more.pop("source", "labels")
     return Stamp(
-        v=1,
+        v=VERSION,
         id=raw,
-        source=more.pop("source", "labels"),
-        config_map=configmap_name(NS, raw),
+        source=source,
+        config_map=configmap_name(NS, raw, source),
         takes_part=takes_part,
         size=size,
         **more,
@@ -54,7 +55,7 @@ def pod_json(
     status: dict[str, Any] = {"phase": phase, "initContainerStatuses": statuses or []}
     if ip:
         status["podIP"] = ip
-    labels = {names.GANG_LABEL: gang_hash(NS, it.id)}
+    labels = {names.GANG_LABEL: gang_hash(NS, it.id, naming_source(it))}
     if it.takes_part:
         labels[names.CHECKED_LABEL] = "true"
     return {
@@ -151,8 +152,9 @@ def gang(*members: Member, size: int | None = 2, skip: str = "", **fields: Any) 
     )
     return Gang(
         namespace=NS,
+        source="labels",
         id="job-1",
-        config_map="preflight-job-1",
+        config_map="preflight-job-1.labels",
         members=members,
         sized=fields.pop("sized", sized),
         **fields,

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
-from kube_world import until
 from played import Cluster
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
@@ -35,11 +34,13 @@ class Leading:
 
 
 @asynccontextmanager
-async def leads(target: Connection, *, epoch: int = 1, config: Config | None = None) -> AsyncIterator[Leading]:
+async def leads(
+    target: Connection, *, epoch: int = 1, config: Config | None = None, home: str = ""
+) -> AsyncIterator[Leading]:
     """A controller that mirrors ``target`` and leads, until the end of the block."""
     async with wired(target) as (wire, through), Client(through) as client:
         metrics = Metrics()
-        controller = Controller(client, config or Config(), metrics)
+        controller = Controller(client, config or Config(), metrics, home)
         async with anyio.create_task_group() as group:
             group.start_soon(controller.mirror)
             group.start_soon(controller.lead, Leadership(epoch, math.inf))
@@ -54,7 +55,7 @@ async def settled(cluster: Cluster, leading: Leading) -> None:
     await cluster.address("sentinel", "10.0.9.9")
     await cluster.answered("skip", "sentinel")
     sent = [one for one in leading.wire.sent if one.path.endswith("/pods/sentinel")]
-    await until(lambda: all(one.status for one in sent), "the answer about it has come")
+    await leading.wire.answered(cluster.namespace)
     for one in sent:
         leading.wire.sent.remove(one)
     await cluster.delete("sentinel")

@@ -12,9 +12,9 @@ from preflight_gang.kube.client import Client
 from preflight_gang.kube.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
-from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
 
-__all__ = ["CHECKS", "GANG", "Cluster", "clock", "container", "result_line"]
+__all__ = ["CHECKS", "GANG", "Cluster", "clock", "container", "opt_in", "played", "result_line"]
 
 CHECKS = ("dcgm-diag", "nccl-allreduce")
 GANG = "job-1"
@@ -81,20 +81,22 @@ class Cluster:
         stamp: str | None = None,
         about: str | None = None,
         spec: Json | None = None,
+        v: int = VERSION,
         **metadata: Any,
     ) -> str:
-        """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in place of a true one."""
+        """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in place of a true one.
+        ``v``: the version of the stamp."""
         it = Stamp(
-            v=1,
+            v=v,
             id=gang,
             source=source,
             object=about,
-            config_map=configmap_name(self.namespace, gang),
+            config_map=configmap_name(self.namespace, gang, source if v > 1 else ""),
             takes_part=takes_part,
             size=size,
         )
         annotations = {names.GANG_ANNOTATION: stamp if stamp is not None else encode_stamp(it)}
-        labels = {names.GANG_LABEL: gang_hash(self.namespace, gang)}
+        labels = {names.GANG_LABEL: gang_hash(self.namespace, gang, source if v > 1 else "")}
         checks: list[Json] = []
         volumes: list[Json] = []
         if takes_part:
@@ -153,9 +155,9 @@ class Cluster:
             await self.address(f"pod-{i}", ip)
         return uids[0], uids[1]
 
-    async def config_map(self, gang: str = GANG) -> Json:
+    async def config_map(self, gang: str = GANG, source: str = "labels") -> Json:
         """The gang's ConfigMap as it is in the cluster."""
-        return await self.client.get(self._path("configmaps", configmap_name(self.namespace, gang)), dict)
+        return await self.client.get(self._path("configmaps", configmap_name(self.namespace, gang, source)), dict)
 
     # --- what is seen
 
@@ -218,8 +220,14 @@ class Cluster:
                     said.append(roster)
 
 
-def _uid(item: Json) -> str:
-    return str(item["metadata"]["uid"])
+def _uid(item: Any) -> str:
+    return str(item["metadata"]["uid"] if isinstance(item, dict) else item.metadata.uid)
+
+
+async def opt_in(client: Client, namespace: str, value: str | None) -> None:
+    """Label a namespace; None: take the label away."""
+    body = {"metadata": {"labels": {names.NAMESPACE_LABEL: value}}}
+    await client.merge_patch(f"/api/v1/namespaces/{namespace}", body)
 
 
 @asynccontextmanager

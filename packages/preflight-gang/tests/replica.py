@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from kube_world import until
 from preflight_e2e.simcluster import write_kubeconfig
 from preflight_gang.kube.connection import Connection
 from prometheus_client.parser import text_string_to_metric_families
-from wire import Wire, wired
+from wire import Sent, Wire, wired
 
 __all__ = ["LEASE_SECONDS", "Replica", "replica"]
 
@@ -60,6 +60,11 @@ class Replica:
             for sample in family.samples
         }
 
+    def peak_mib(self) -> float:
+        """The most memory that it has had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -74,12 +79,27 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(target: Connection, namespace: str, folder: Path) -> AsyncIterator[Replica]:
-    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop cleanly and leave a clean log."""
+async def replica(
+    target: Connection,
+    namespace: str,
+    folder: Path,
+    *,
+    patience: float = 20,
+    lease: int = LEASE_SECONDS,
+    answers: Callable[[Sent], bytes | None] = lambda _: None,
+    before: Callable[[Replica], Awaitable[object]] | None = None,
+    kubeconfig: Path | None = None,
+) -> AsyncIterator[Replica]:
+    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop cleanly and leave a clean log.
+
+    ``answers``: as the wire's, from the start. ``before``: what is done while it need not have read the cluster yet.
+    ``kubeconfig``: by which it reaches the API server itself; then nothing goes over the wire.
+    """
     folder.mkdir()
-    (folder / "config.yaml").write_text(f"leaseDuration: {LEASE_SECONDS}s\nlogLevel: info\n")
+    (folder / "config.yaml").write_text(f"leaseDuration: {lease}s\nlogLevel: info\n")
     async with wired(target) as (wire, through):
-        kubeconfig = write_kubeconfig(
+        wire.answers = answers
+        by = kubeconfig or write_kubeconfig(
             folder / "kubeconfig", through.server, user={"token": target.token} if target.token else None
         )
         arguments = [
@@ -96,14 +116,16 @@ async def replica(target: Connection, namespace: str, folder: Path) -> AsyncIter
                 *(sys.executable, "-m", "preflight_gang", "run", *arguments),
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": folder.name},
+                env={**os.environ, "KUBECONFIG": str(by), "POD_NAME": folder.name},
                 start_new_session=True,
             )
         made = Replica(process, folder, wire)
         try:
             await until(lambda: made.said("started") or process.returncode is not None, "it starts")
             assert process.returncode is None, (folder / "stderr").read_text()
-            with anyio.fail_after(20):
+            if before is not None:
+                await before(made)
+            with anyio.fail_after(patience):
                 while (await made.get("/readyz")).status_code != 200:
                     await anyio.sleep(0.02)
             yield made

@@ -97,17 +97,17 @@ def test_a_clock_never_goes_back_and_goes_on_after_a_jump() -> None:
 
 async def test_what_is_due_is_looked_at_although_the_clock_went_back() -> None:
     now = [1000.0]
-    queue: Queue[str] = Queue("thing", clock=Clock(lambda: now[0]))
+    queue = Queue("thing", clock=Clock(lambda: now[0]))
     looked: list[str] = []
 
-    async def look(key: str) -> None:
-        looked.append(key)
+    async def look(key: tuple[str, str]) -> None:
+        looked.append(key[1])
 
     async with anyio.create_task_group() as group:
-        group.start_soon(queue.work, look, 1.0)
-        queue.add_after("one", 0.2)
+        group.start_soon(queue.work, look)
+        queue.add_after(("ns", "one"), 0.2)
         now[0] -= 3600
-        queue.add_after("two", 0.1)
+        queue.add_after(("ns", "two"), 0.1)
 
         def both() -> bool:
             now[0] += 0.01

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
+from typing import Any
+
 import anyio
 import pytest
 from kube_world import until
@@ -29,6 +33,21 @@ def each_told_once(cluster: Cluster) -> None:
     assert [one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})] == ["1"]
 
 
+async def all_answered(cluster: Cluster, leading: Leading) -> None:
+    """What was written is seen by a watch before its own answer has come: wait for that, too."""
+    await until(lambda: all(one.status for one in leading.wire.writes(cluster.namespace)), "every write is answered")
+
+
+def said(status: int, body: bytes, headers: bytes = b"") -> bytes:
+    """What stands between may say, and no API server does."""
+    return b"HTTP/1.1 %d Said\r\ncontent-type: text/html\r\n%scontent-length: %d\r\n\r\n%s" % (
+        status,
+        headers,
+        len(body),
+        body,
+    )
+
+
 class Once:
     """Refuses every write the first time that it comes."""
 
@@ -45,8 +64,17 @@ class Once:
 
 @pytest.mark.parametrize(
     "answer",
-    [refusal(409, "Conflict"), refusal(500, "InternalError"), refusal(504, "Timeout")],
-    ids=["conflict", "internal error", "timeout"],
+    [
+        refusal(409, "Conflict"),
+        refusal(500, "InternalError"),
+        refusal(504, "Timeout"),
+        refusal(410, "Expired"),
+        said(200, b"<html><body>Please log in</body></html>"),
+        said(201, b'{"metadata":{"name":'),
+        said(302, b"", b"location: https://elsewhere.example.com/\r\n"),
+        said(502, b"<html>Bad Gateway</html>"),
+    ],
+    ids=["conflict", "internal error", "timeout", "gone", "a page", "half an answer", "elsewhere", "a proxy's page"],
 )
 async def test_every_write_that_is_refused_once_is_made_once(answer: bytes, cluster: Cluster, leading: Leading) -> None:
     leading.wire.answers = once = Once(answer)
@@ -71,10 +99,11 @@ async def test_a_record_that_somebody_touches_while_it_is_replaced_is_read_again
     await cluster.address("pod-2", "10.0.0.4")
     await until(lambda: leading.wire.held, "the next generation is on the wire")
     touch = {"metadata": {"labels": {"somebody": "was-here"}}}
-    await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1", touch)
+    await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", touch)
     leading.wire.release()
     rosters = await cluster.answered("sealed", *PODS, generation=2)
     assert [r.rank for r in rosters] == [0, 1, 2]
+    await all_answered(cluster, leading)
     assert [one.status for one in leading.wire.writes(cluster.namespace) if one.is_record] == [201, 409, 200]
 
 
@@ -86,6 +115,7 @@ async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(clus
     await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/pods/pod-1", forged)
     leading.wire.release()
     await cluster.answered("sealed", *PODS, generation=1)
+    await all_answered(cluster, leading)
     told = [one.status for one in leading.wire.writes(cluster.namespace) if one.path.endswith("/pod-1")]
     assert told == [422, 200]
 
@@ -117,14 +147,16 @@ async def test_a_record_whose_answer_never_comes_is_found_and_told(
     assert len({r.token for rosters in cluster.rosters.values() for r in rosters}) == 1
 
 
-async def test_at_most_32_writes_are_under_way(cluster: Cluster, leading: Leading) -> None:
+async def test_a_namespace_alone_has_all_the_writes_that_may_be_under_way_and_no_more(
+    cluster: Cluster, leading: Leading
+) -> None:
     pods = [f"pod-{i:02}" for i in range(40)]
     leading.wire.holds = lambda sent: sent.is_roster
     for name in pods:
         await cluster.admit(name, size=40)
     for i, name in enumerate(pods):
         await cluster.address(name, f"10.0.1.{i}")
-    await until(lambda: len(leading.wire.held) == 32, "32 are on the wire")
+    await until(lambda: len(leading.wire.held) == 32, "all of the 32 are on the wire")
     leading.wire.release()
     await cluster.answered("sealed", *pods)
     assert leading.wire.most_under_way == 32
@@ -134,14 +166,24 @@ async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(clus
     leading.wire.answers = once = Once(refusal(429, "TooManyRequests", Retry_After="2"))
     await three_members(cluster)
     await until(lambda: once.refused, "a write is turned away")
-    await cluster.admit("pod-3", gang="job-2")  # something else to say meanwhile
-    await cluster.address("pod-3", "10.0.0.4")
-    await cluster.test("pod-3")
+    client, read = leading.controller._client, list[float]()
+    await until(lambda: client._door._shut_until > -math.inf, "it knows of the pause")
+
+    async def look() -> None:
+        await client.get(f"/api/v1/namespaces/{cluster.namespace}", dict[str, Any])
+        read.append(time.monotonic())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+        await cluster.admit("pod-3", gang="job-2")  # something else to say meanwhile
+        await cluster.address("pod-3", "10.0.0.4")
+        await cluster.test("pod-3")
     await cluster.answered("sealed", *PODS, generation=1, seconds=40)
     each_told_once(cluster)
-    (first, *later) = [one for one in leading.wire.sent if one.at >= min(o.at for o in turned_away(leading))]
-    assert first.status == 429
-    assert all(one.at >= first.at + 2 for one in later if one.status != 429), "nothing before two seconds are over"
+    first = min(one.at for one in turned_away(leading))
+    # Every write was turned away once: who sends one again knows of the pause. Reads may have been under way before.
+    again = [one.at for one in leading.wire.sent if one.method != "GET" and one.status != 429]
+    assert min(*read, *again) >= first + 2, "nothing before two seconds are over"
 
 
 def turned_away(leading: Leading) -> list[Sent]:

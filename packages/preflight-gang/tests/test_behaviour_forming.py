@@ -42,7 +42,7 @@ async def test_the_config_map_says_what_the_adr_wants_and_goes_with_its_gang(
     uids = await cluster.pair(ips=("10.0.0.1", "fd00::2"))
     await cluster.answered("sealed", "pod-0", "pod-1")
     found = await cluster.config_map()
-    assert found["metadata"]["name"] == "preflight-job-1"
+    assert found["metadata"]["name"] == "preflight-job-1.labels"
     assert found["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY}
     assert (
         found["data"].items()

@@ -24,7 +24,9 @@ def generations(cluster: Cluster, uid: str) -> list[int]:
 
 def recorded(cluster: Cluster) -> list[int]:
     """The generations that the gang's ConfigMap has had."""
-    return [int(one["data"]["generation"]) for one in cluster.records if one["metadata"]["name"] == "preflight-job-1"]
+    return [
+        int(one["data"]["generation"]) for one in cluster.records if one["metadata"]["name"] == "preflight-job-1.labels"
+    ]
 
 
 async def test_a_replaced_member_makes_the_next_generation(cluster: Cluster, leading: Leading) -> None:
@@ -132,7 +134,9 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
         passed = container("nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK"))
         await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
         await cluster.delete("pod-0", grace=grace)
-        await until(lambda: '"passed":true' in cluster.config_maps["preflight-job-1"]["data"]["members"], "it is noted")
+        await until(
+            lambda: '"passed":true' in cluster.config_maps["preflight-job-1.labels"]["data"]["members"], "it is noted"
+        )
         if grace:
             await cluster.delete("pod-0")
         await settled(cluster, leading)
@@ -176,5 +180,5 @@ async def test_a_gang_created_anew_under_its_old_name_begins_where_the_old_one_e
 async def test_a_deleted_record_turns_no_generation_back(cluster: Cluster, leading: Leading) -> None:
     """Without its record nothing holds the gang together: it is sealed once more, under a higher number."""
     await sealed_pair(cluster)
-    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1")
+    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=2)

@@ -50,14 +50,14 @@ async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
         (sealed,) = [line for line in one.said("sealed") if line["gang"].startswith(cluster.namespace)]
-        assert sealed["gang"] == f"{cluster.namespace}/job-1"
+        assert sealed["gang"] == f"{cluster.namespace}/labels:job-1"
         (ignored,) = one.said("a stamp is ignored")
         assert (ignored["level"], ignored["uid"]) == ("warning", uid)
         assert (await one.metrics())[("preflight_config_errors_total", "stamp")] == 1
         waited = {
             key: value for key, value in (await one.metrics()).items() if key[0] == "preflight_gang_wait_seconds_count"
         }
-        assert waited == {("preflight_gang_wait_seconds_count", "Pod"): 1}
+        assert waited == {("preflight_gang_wait_seconds_count", "labels"): 1}
 
 
 async def test_after_its_connections_broke_it_goes_on(cluster: Cluster, target: Connection, tmp_path: Path) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 import pytest
 from kube_world import until
 from leading import Leading, leads, settled
-from played import Cluster, container, result_line
+from played import Cluster, clock, container, opt_in, result_line
 from preflight_gang import reports
+from preflight_gang.config import parse
+from preflight_gang.kube.client import Client
 from preflight_gang.kube.connection import Connection
+from preflight_proto import names
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +54,70 @@ async def test_a_run_is_counted_once_however_often_it_is_seen(cluster: Cluster, 
     await cluster.report("pod-0", message="something else changes")
     await settled(cluster, leading)
     await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
+    await until(lambda: cluster.events, "its Event is seen")
     assert len(cluster.events) == 1
+
+
+async def test_a_failed_run_is_counted_in_all_metrics_at_once(cluster: Cluster, leading: Leading) -> None:
+    leading.wire.holds = lambda sent: sent.path.startswith("/api/v1/nodes")
+    alone = [{"name": names.container_name("dcgm-diag"), "image": "x"}]
+    await cluster.admit("pod-0", spec={"initContainers": alone, "volumes": []})  # wants nothing of its node
+    sick = container("dcgm-diag", "backoff", code=1, message=SICK, runs=cluster.namespace)
+    await cluster.report("pod-0", sick)
+    await until(lambda: leading.wire.held, "the node's name is looked up")
+    assert failures(leading) == (0, 0, 0)
+    leading.wire.release()
+    await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
+
+
+def allreduce(code: str = "LOW_BANDWIDTH", blames: str = "", gbps: float = 90.0) -> str:
+    said = f'"outcome":"failed","code":"{code}","gated":true,"duration":9.5,"reason":"slow.","measured":{gbps}'
+    return f'{{"v":1,"check":"nccl-allreduce",{said}' + (f',"blames":"{blames}"}}' if blames else "}")
+
+
+async def test_of_a_gang_with_one_slow_node_that_node_alone_is_blamed(cluster: Cluster, leading: Leading) -> None:
+    for name, blames in (("pod-0", ""), ("pod-1", "NODE_SLOW")):
+        await cluster.admit(name)
+        ended = container(
+            "nccl-allreduce", "ended", code=1, message=allreduce(blames=blames), runs=name + cluster.namespace
+        )
+        await cluster.report(name, container("dcgm-diag", "ended", runs=name + cluster.namespace), ended)
+
+    def failed() -> float:
+        labels = {"check": "nccl-allreduce", "node": "node-a", "error_code": "LOW_BANDWIDTH"}
+        return leading.counted("preflight_check_failures_total", **labels)
+
+    await until(lambda: failed() == 2, "both have failed")
+    blamed = {"check": "nccl-allreduce", "node": "node-a", "error_code": "NODE_SLOW"}
+    assert leading.counted("preflight_blamed_total", **blamed) == 1
+    assert leading.counted("preflight_measured_gbps", check="nccl-allreduce", node="node-a") == 90
+
+
+async def test_when_a_check_passed_on_a_node_is_known_to_the_next_leader_too(
+    cluster: Cluster, target: Connection
+) -> None:
+    await cluster.admit("pod-0")
+    passed = result_line("dcgm-diag", "passed", "OK")
+    await cluster.report("pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace))
+    at = datetime.fromisoformat(clock(60)).timestamp()
+    about = {"check": "dcgm-diag", "node": "node-a"}
+    for epoch in (1, 2):
+        async with leads(target, epoch=epoch) as one:
+            await until(
+                lambda: one.counted("preflight_node_last_pass_timestamp_seconds", **about) == at,
+                "it is shown",
+            )
+        assert one.counted("preflight_node_last_pass_timestamp_seconds", **about) == 0, (
+            "who leads no more shows nothing"
+        )
+
+
+async def test_what_runs_on_no_node_of_the_cluster_is_no_nodes_pass(cluster: Cluster, leading: Leading) -> None:
+    await cluster.admit("pod-0", node="invented")
+    passed = result_line("dcgm-diag", "passed", "OK")
+    await cluster.report("pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace))
+    await until(lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"), "it is counted")
+    assert not list(leading.metrics.fleet)
 
 
 async def test_each_run_of_a_restarted_check_is_another_one(cluster: Cluster, leading: Leading) -> None:
@@ -75,6 +144,24 @@ async def test_a_controller_that_comes_after_counts_no_run_again(cluster: Cluste
         await until(lambda: failures(second)[0], "it is counted")
         assert failures(second) == (1, 0, 1), "the later run alone"
     assert len(cluster.events) == 2
+
+
+async def test_a_misconfigured_check_that_only_observes_exits_0_and_is_counted_and_told(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await cluster.admit("pod-0")
+    line = result_line("dcgm-diag", "misconfigured", "MISCONFIGURED", "DCGM_DIAG_LEVEL: wrong.")
+    line = line.replace('"gated":true', '"gated":false').replace('"gated": true', '"gated": false')
+    await cluster.report("pod-0", container("dcgm-diag", "ended", code=0, message=line, runs=cluster.namespace))
+
+    await until(
+        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="misconfigured") == 1,
+        "it is counted",
+    )
+    await until(lambda: cluster.events, "its Event")
+    (event,) = cluster.events
+    assert (event["type"], event["reason"]) == ("Warning", "PreflightMisconfigured")
+    assert event["message"].endswith("DCGM_DIAG_LEVEL: wrong; observed only, the pod is not held back")
 
 
 async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading: Leading) -> None:
@@ -161,11 +248,12 @@ async def test_a_controller_that_comes_after_does_not_count_again_what_was_not_s
     async with leads(target) as first:
         await until(lambda: not_started(first) == (1, 1, 0), "it is counted")
     async with leads(target, epoch=2) as second:
-        tries = [one for one in second.wire.sent if one.method == "POST" and "/events" in one.path]
         await until(lambda: any(o.method == "POST" and "/events" in o.path for o in second.wire.sent), "it asks")
         await settled(cluster, second)
-        assert all(one.status == 409 for one in tries)
+        tries = [one for one in second.wire.writes(cluster.namespace) if "/events" in one.path]
+        assert [one.status for one in tries] == [409]
         assert not_started(second) == (0, 0, 0)
+    await until(lambda: cluster.events, "the Event is seen")
     assert len(cluster.events) == 1
 
 
@@ -176,3 +264,84 @@ async def test_a_check_that_is_started_in_time_is_nothing_to_tell(cluster: Clust
     await settled(cluster, leading)
     assert not cluster.events
     assert not_started(leading) == (0, 0, 0)
+
+
+# --- what anybody may write
+
+
+async def a_forged_pod(cluster: Cluster, name: str, ended: dict[str, Any], *, node: str = "node-a") -> None:
+    """A pod with the label and a container of the check's name, as anybody can create it."""
+    await cluster.admit(name, gang=name, node=node)
+    await cluster.report(name, ended, container("nccl-allreduce", "waiting"))
+
+
+async def test_where_nobody_opted_in_nothing_is_counted_and_no_event_made(
+    cluster: Cluster, client: Client, target: Connection
+) -> None:
+    await opt_in(client, cluster.namespace, None)
+    async with leads(target) as leading:
+        for i in range(3):
+            sick = container("dcgm-diag", "backoff", code=1, message=SICK, runs=f"{cluster.namespace}-{i}")
+            await a_forged_pod(cluster, f"forged-{i}", sick)
+        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        await settled(cluster, leading)
+        assert failures(leading) == (0, 0, 0)
+        assert leading.counted("preflight_config_errors_total", error="namespace") == 1
+        assert not cluster.events
+        assert not [sent for sent in leading.wire.writes() if sent.path.endswith("/events")]
+
+
+async def test_where_preflight_is_switched_off_nothing_is_counted(
+    cluster: Cluster, client: Client, target: Connection
+) -> None:
+    await opt_in(client, cluster.namespace, "disabled")
+    listed = parse(f"namespaces: [{cluster.namespace}]")
+    async with leads(target, config=listed) as leading:
+        await cluster.admit("pod-0")
+        await a_sick_pod(cluster)
+        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        assert failures(leading) == (0, 0, 0)
+
+
+async def test_a_namespace_that_is_listed_is_opted_in_without_a_label(
+    cluster: Cluster, client: Client, target: Connection
+) -> None:
+    await opt_in(client, cluster.namespace, None)
+    async with leads(target, config=parse(f"namespaces: [{cluster.namespace}]")) as leading:
+        await cluster.admit("pod-0")
+        await a_sick_pod(cluster)
+        await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
+
+
+async def test_what_ended_before_its_namespace_was_known_to_be_opted_in_is_counted(
+    cluster: Cluster, client: Client, target: Connection
+) -> None:
+    await opt_in(client, cluster.namespace, None)
+    async with leads(target) as leading:
+        await cluster.admit("pod-0")
+        await a_sick_pod(cluster)
+        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        await opt_in(client, cluster.namespace, "enabled")
+        await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
+
+
+async def test_a_node_that_the_cluster_does_not_have_and_a_code_that_no_check_has_become_no_labels(
+    cluster: Cluster, leading: Leading
+) -> None:
+    invented = result_line("dcgm-diag", "failed", "INVENTED")
+    sick = container("dcgm-diag", "backoff", code=1, message=invented, runs=cluster.namespace)
+    await a_forged_pod(cluster, "forged", sick, node="node-of-nobody")
+    await until(
+        lambda: leading.counted("preflight_check_failures_total", check="dcgm-diag", node="other", error_code="other"),
+        "it is counted",
+    )
+
+
+async def test_a_check_took_no_longer_than_its_container(cluster: Cluster, leading: Leading) -> None:
+    endless = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY").replace("9.5", "1e308")
+    for i in range(2):
+        sick = container("dcgm-diag", "backoff", code=1, message=endless, runs=f"{cluster.namespace}-{i}")
+        await a_forged_pod(cluster, f"forged-{i}", sick)
+    await until(lambda: leading.counted("preflight_check_duration_seconds_count", check="dcgm-diag") == 2, "both")
+    # Its container ran from second 5 to second 60, as the kubelet says.
+    assert leading.counted("preflight_check_duration_seconds_sum", check="dcgm-diag") <= 2 * 56

@@ -23,7 +23,7 @@ async def test_a_sealed_gang_is_shown_with_its_members_and_ranks(cluster: Cluste
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
     shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
-    assert shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1)"
+    assert shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1.labels)"
     assert shown[1] == ("  2 members take part, 2 of them ready; generation 1 sealed with 2, 0 passed")
     assert [line.split()[:4] for line in shown[2:]] == [
         ["POD", "RANK", "NODE", "ADDRESS"],
@@ -64,7 +64,7 @@ async def test_a_gang_is_found_by_one_of_its_pods_and_by_its_record(cluster: Clu
     await cluster.pair()
     every = await show(cluster.namespace, None, BUILT_IN)
     assert every
-    for name in ("pod-1", "preflight-job-1"):
+    for name in ("pod-1", "preflight-job-1.labels"):
         assert await show(cluster.namespace, name, BUILT_IN) == every
 
 

@@ -67,7 +67,7 @@ async def test_the_record_belongs_to_the_object_that_knows_the_size(cluster: Clu
     await cluster.answered("sealed", "pod-0", "pod-1")
     path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups/train"
     group: dict[str, Any] = await cluster.client.get(path, dict)
-    (reference,) = (await cluster.config_map("train"))["metadata"]["ownerReferences"]
+    (reference,) = (await cluster.config_map("train", "schedulingGroup"))["metadata"]["ownerReferences"]
     assert reference == {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
@@ -75,6 +75,26 @@ async def test_the_record_belongs_to_the_object_that_knows_the_size(cluster: Clu
         "uid": group["metadata"]["uid"],
         "blockOwnerDeletion": False,
     }
+
+
+async def test_workers_beyond_the_least_are_tested_together_and_beside_a_master_without_gpus(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await create_pod_group(cluster, GANG_OF_TWO)
+    fields: dict[str, Any] = {"gang": "train", "source": "schedulingGroup", "about": "train", "size": None}
+    fields["spec"] = {"schedulingGroup": {"podGroupName": "train"}}
+    workers = [f"worker-{n}" for n in range(4)]
+    for name in ("master", *workers):
+        await cluster.admit(name, takes_part=name != "master", **fields)
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    await cluster.admit("worker-9", node="", **fields)
+    await cluster.report("worker-9", conditions=[no_room])
+    for number, name in enumerate(workers):
+        await cluster.address(name, f"10.0.0.{number + 1}")
+    rosters = await cluster.answered("sealed", *workers)
+    assert [(r.rank, r.nnodes) for r in rosters] == [(n, 4) for n in range(4)]
+    (late,) = await cluster.answered("skip", "worker-9")
+    assert "sealed with the 4 members" in late.reason
 
 
 async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(cluster: Cluster, leading: Leading) -> None:

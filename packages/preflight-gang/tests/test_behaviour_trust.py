@@ -17,12 +17,12 @@ pytestmark = pytest.mark.anyio
 
 FORGED = {
     "another gang's ConfigMap": encode_stamp(
-        Stamp(v=1, id="job-1", source="labels", config_map="preflight-job-2", takes_part=True, size=2)
+        Stamp(v=2, id="job-1", source="labels", config_map="preflight-job-2.labels", takes_part=True, size=2)
     ),
     "an id that the label does not follow from": encode_stamp(
-        Stamp(v=1, id="job-2", source="labels", config_map="preflight-job-2", takes_part=True, size=2)
+        Stamp(v=2, id="job-2", source="labels", config_map="preflight-job-2.labels", takes_part=True, size=2)
     ),
-    "a higher version": '{"v":9,"id":"job-1","source":"labels","config_map":"preflight-job-1","takes_part":true}',
+    "a higher version": '{"v":9,"id":"job-1","source":"labels","config_map":"preflight-job-1.labels","takes_part":true}',
     "no JSON": "me too",
 }
 
@@ -78,16 +78,18 @@ async def test_a_config_map_that_is_not_ours_is_never_touched_and_named_to_the_m
     cluster: Cluster, leading: Leading
 ) -> None:
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps"
-    await cluster.client.create(path, {"metadata": {"name": "preflight-job-1"}, "data": {"mine": "yes"}})
+    await cluster.client.create(path, {"metadata": {"name": "preflight-job-1.labels"}, "data": {"mine": "yes"}})
     await cluster.pair()
     for name in ("pod-0", "pod-1"):
         await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
         (reason,) = roster.missing
-        assert "ConfigMap preflight-job-1 exists and is not managed by preflight-gang" in reason
+        assert "ConfigMap preflight-job-1.labels exists and is not managed by preflight-gang" in reason
     await settled(cluster, leading)
-    assert [one["data"] for one in cluster.records if one["metadata"]["name"] == "preflight-job-1"] == [{"mine": "yes"}]
+    assert [one["data"] for one in cluster.records if one["metadata"]["name"] == "preflight-job-1.labels"] == [
+        {"mine": "yes"}
+    ]
     assert not any(one.is_record and one.method == "PUT" for one in leading.wire.sent)
 
 
@@ -95,18 +97,18 @@ async def test_when_the_config_map_that_was_in_the_way_is_deleted_the_gang_is_se
     cluster: Cluster, leading: Leading
 ) -> None:
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps"
-    await cluster.client.create(path, {"metadata": {"name": "preflight-job-1"}})
+    await cluster.client.create(path, {"metadata": {"name": "preflight-job-1.labels"}})
     await cluster.pair()
     for name in ("pod-0", "pod-1"):
         await cluster.test(name)
     await cluster.answered("wait", "pod-0", "pod-1")
-    await cluster.client.delete(f"{path}/preflight-job-1")
+    await cluster.client.delete(f"{path}/preflight-job-1.labels")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
 
 
 async def test_a_record_that_a_hand_made_unreadable_is_written_anew(cluster: Cluster, leading: Leading) -> None:
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
-    path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1"
+    path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"
     await cluster.client.merge_patch(path, {"data": {"members": "{"}})
     await cluster.answered("sealed", "pod-0", "pod-1", generation=2)

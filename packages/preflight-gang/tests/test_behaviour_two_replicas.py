@@ -150,22 +150,22 @@ async def test_a_run_is_counted_once_whoever_leads(cluster: Cluster, pair: tuple
     await cluster.report("pod-0", ended, container("nccl-allreduce", "waiting"))
     await until(lambda: cluster.events, "an Event")
     names = ("preflight_check_total", "dcgm-diag", "failed")
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while (await leader.metrics()).get(names) != 1:
             await anyio.sleep(0.02)
     assert (await leader.metrics())[("preflight_gang_leader",)] == 1
     assert (await other.metrics())[("preflight_gang_leader",)] == 0
     await leader.stop()
     # A second run has ended just now: the status still tells of the first.
-    later = result_line("dcgm-diag", "failed", "DCGM_FR_LATER")
+    later = result_line("dcgm-diag", "failed", "DCGM_FR_XID_ERROR")
     again = container("dcgm-diag", "ended", code=1, message=later, restarts=1, runs=cluster.namespace)
     again["lastState"] = container("dcgm-diag", "ended", code=1, message=sick, runs=cluster.namespace)["state"]
     await cluster.report("pod-0", again, container("nccl-allreduce", "waiting"))
-    await until(lambda: any("DCGM_FR_LATER" in event["message"] for event in cluster.events), "it is reported")
-    with anyio.fail_after(5):
-        while (await other.metrics()).get(names) is None:
+    await until(lambda: any("DCGM_FR_XID_ERROR" in event["message"] for event in cluster.events), "it is reported")
+    with anyio.fail_after(20):
+        while not any(key[0] == "preflight_check_failures_total" for key in await other.metrics()):
             await anyio.sleep(0.02)
     counted = {key: value for key, value in (await other.metrics()).items() if "dcgm-diag" in key}
     assert counted[names] == 1
-    assert {key[2] for key in counted if key[0] == "preflight_check_failures_total"} == {"DCGM_FR_LATER"}
+    assert {key[2] for key in counted if key[0] == "preflight_check_failures_total"} == {"DCGM_FR_XID_ERROR"}
     assert len(cluster.events) == 2

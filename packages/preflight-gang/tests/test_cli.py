@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from preflight_gang.cli import main
+from preflight_gang.config import OWN
+from preflight_gang.metrics import Metrics
+from preflight_proto.program import EXIT_CODES
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -36,3 +41,119 @@ def test_a_configuration_that_cannot_be_read_is_named_with_what_to_do(
     assert said(monkeypatch, capsys, "validate-config", str(binary)) == (
         f"{binary}: not UTF-8; give a readable configuration file.\n"
     )
+
+
+def validated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> tuple[object, list[str], list[str]]:
+    monkeypatch.setattr(sys, "argv", ["preflight-gang", "validate-config", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out.splitlines(), printed.err.splitlines()
+
+
+def test_each_problem_is_told_once_in_words_without_python_in_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("sources: [{name: a}]\nchecks: dcgm-diag\nchekcs: []\ngpuResourceNames: []\nwrites: 900\n")
+    status, out, err = validated(monkeypatch, capsys, file)
+    assert (status, out) == (2, [])
+    assert err == [
+        f"{file}: {problem}"
+        for problem in (
+            "chekcs: unknown key; write checks instead, or remove it.",
+            'checks: must be a list, e.g. [dcgm-diag]; found the string "dcgm-diag".',
+            "gpuResourceNames: must not be empty; found an empty list.",
+            "sources[0].group: is missing; set it.",
+            "sources[0].resource: is missing; set it.",
+            "sources[0].kind: is missing; set it.",
+            "sources[0].size: is missing; set it.",
+            "writes: must be at most 256; found the number 900.",
+        )
+    ]
+
+
+def test_a_key_that_stands_twice_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("writes: 1\nsources:\n- {name: a, name: b}\nwrites: 2\n")
+    status, _, err = validated(monkeypatch, capsys, file)
+    assert (status, err) == (
+        2,
+        [
+            f"{file}: line 3: the key name is in line 3 already; keep one of the two.",
+            f"{file}: line 4: the key writes is in line 1 already; keep one of the two.",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("preflight-injector: {enabled: true}\npreflight-gang: {enabled: true, checks: [mine]}", "what is below preflight-gang is taken"),
+        ("replicas: 2\ncrd: {install: false}\nchecks: [mine]", "Helm values of the chart preflight-gang"),
+    ],
+)  # fmt: skip
+def test_helm_values_are_taken_and_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, taken: str
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(text)
+    status, out, err = validated(monkeypatch, capsys, file)
+    assert (status, err, taken in out[0], out[1]) == (0, [], True, f"{file}: no problem found; checks: mine")
+
+
+def test_problems_of_helm_values_have_their_whole_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("preflight-gang: {writes: 900}")
+    _, _, err = validated(monkeypatch, capsys, file)
+    assert err == [f"{file}: preflight-gang.writes: must be at most 256; found the number 900."]
+
+
+def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
+    schema = Path(__file__).parents[3] / "charts" / "schema" / "preflight-gang.json"
+    assert json.loads(schema.read_text())["properties"].keys() <= OWN
+
+
+def test_no_check_at_all_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("checks: []")
+    status, _, err = validated(monkeypatch, capsys, file)
+    assert (status, err) == (
+        0,
+        [f"{file}: warning: checks: is empty, so no result is counted; name those of the injector."],
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "show"])
+def test_a_kubeconfig_that_cannot_be_used_is_bad_input_of_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    error = said(monkeypatch, capsys, command)
+    assert (
+        error
+        == "preflight-gang: /nowhere/config (KUBECONFIG): cannot be read (No such file or directory); name a kubeconfig file.\n"
+    )
+
+
+def test_it_says_its_version_and_what_its_exit_statuses_mean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, part in (("--version", f"preflight-gang {version('preflight-gang')}\n"), ("--help", EXIT_CODES[:40])):
+        monkeypatch.setattr(sys, "argv", ["preflight-gang", option])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (ended.value.code, part in capsys.readouterr().out) == (0, True)
+
+
+def test_the_metrics_say_which_version_runs() -> None:
+    labels = {"program": "preflight-gang", "version": version("preflight-gang")}
+    assert Metrics().registry.get_sample_value("preflight_build_info", labels) == 1.0

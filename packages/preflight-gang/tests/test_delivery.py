@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from gangs import gang
+from gangs import gang, sealed_roster, waiting
+from gangs import record as record_of_members
 from preflight_e2e.plugin import Api
-from preflight_gang.delivery import TooLarge, config_map, record_of
+from preflight_gang.delivery import TooLarge, config_map, record_of, roster_patch
 from preflight_gang.kube.client import Client
 from preflight_gang.objects import ConfigMap
-from preflight_gang.sealing import Record, Seat
+from preflight_gang.sealing import Answer, Record, Seat
+from preflight_proto.roster import decode_roster
 
 ROOM = 1024 * 1024
 
@@ -37,20 +39,42 @@ def as_read(body: dict[str, Any]) -> ConfigMap:
     return msgspec.json.decode(msgspec.json.encode(body), type=ConfigMap)
 
 
-def size(found: ConfigMap) -> int:
-    return sum(map(len, [*found.data.values(), *found.binary_data.values()]))
+def size(body: dict[str, Any]) -> int:
+    return sum(map(len, [*body["data"].values(), *body.get("binaryData", {}).values()]))
 
 
 @pytest.mark.parametrize("members", [2, 4_000, 6_000, 20_000])
 def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
-    found = as_read(config_map(gang(), record(members), ""))
-    assert size(found) <= ROOM
-    assert record_of(found) == record(members)
-    assert found.data["expected_count"] == str(members)
+    body = config_map(gang(), record(members), "")
+    assert size(body) <= ROOM
+    assert record_of(as_read(body)) == record(members)
+    assert body["data"]["expected_count"] == str(members)
+
+
+def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:
+    nodes = ["a", "a", "b", "a", "b", "c", "d", "e", "f"]
+    members = [waiting(f"pod-{rank}", f"10.0.0.{rank}", node=node) for rank, node in enumerate(nodes)]
+    answer = Answer(answer="sealed", generation=1, rank=3)
+    patch = roster_patch(members[3], answer, record_of_members(*members), epoch=1)
+    assert patch is not None
+    told = decode_roster(patch[-1]["value"])
+    assert told.successors == ((2, "10.0.0.2"), (5, "10.0.0.5"), (6, "10.0.0.6"), (7, "10.0.0.7"))
+
+
+def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_mended() -> None:
+    before = sealed_roster("uid-pod-0", 0)
+    other = waiting("pod-1", "10.0.0.2", node="node-b")
+    record = record_of_members(waiting("pod-0", "10.0.0.1"), other)
+    answer = Answer(answer="sealed", generation=1, rank=0)
+    assert roster_patch(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
+    false = before[:-1] + ',"successors":[[1,"10.9.9.9"]]}'
+    patch = roster_patch(waiting("pod-0", "10.0.0.1", roster=false), answer, record, epoch=2)
+    assert patch is not None
+    assert decode_roster(patch[-1]["value"]).successors == ((1, "10.0.0.2"),)
 
 
 def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:
-    small, large, huge = (as_read(config_map(gang(), record(members), "")).data for members in (4_000, 6_000, 20_000))
+    small, large, huge = (config_map(gang(), record(members), "")["data"] for members in (4_000, 6_000, 20_000))
     assert "note" not in small
     assert small["members"].startswith("{")
     assert large["note"] == (

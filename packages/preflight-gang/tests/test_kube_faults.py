@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,45 @@ async def test_another_refusal_of_a_read_is_final(double: ApiDouble, client: Cli
     with pytest.raises(KubeError, match="busy"):
         await client.get(f"{PATH}/one", Item)
     assert client.requests.count["get"] == 1
+
+
+@pytest.fixture
+async def dripping() -> AsyncIterator[Connection]:
+    """A server that says yes to everything, and then a blank every few milliseconds."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(OSError, EOFError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield Connection(f"http://127.0.0.1:{port}", ssl.create_default_context())
+
+
+async def test_an_answer_that_comes_byte_by_byte_is_left(dripping: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight_gang.kube.client.LONGEST", 0.2)
+    async with Client(dripping) as client:
+        for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
+            with anyio.fail_after(20), pytest.raises(KubeError, match=r"has not ended after 0\.2 s"):
+                await ask
+
+
+async def test_a_watch_that_never_ends_a_line_is_left(dripping: Connection) -> None:
+    async with Client(dripping, timeout=5) as client:
+        with anyio.fail_after(20), pytest.raises(KubeError, match="has not ended after 6 s"):
+            await _watched(client)
+
+
+async def _watched(client: Client) -> None:
+    async with client.watch(PATH, Item, resource_version="1", seconds=1) as events:
+        async for _ in events:
+            raise AssertionError("no event was told")
 
 
 async def test_a_write_that_is_turned_away_is_not_repeated(double: ApiDouble, client: Client) -> None:
@@ -166,6 +207,33 @@ async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -
                 await client.create(PATH, config_map("two"))
 
 
+async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(tls)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    folder, elsewhere = tmp_path / "pki", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    authority.cert_pem.write_to_path(folder / "ca.crt")
+    ours = authority.issue_cert("gang.example.com")
+    ours.cert_chain_pems[0].write_to_path(folder / "client.crt")
+    ours.private_key_pem.write_to_path(folder / "client.key")
+    (folder / "token").write_text("ours\n")
+    user = {"client-certificate": "pki/client.crt", "client-key": "pki/client.key", "tokenFile": "pki/token"}
+    async with ApiDouble(tls=tls, token="ours") as double:
+        path = write_kubeconfig(tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user)
+        monkeypatch.chdir(elsewhere)
+        found = connection({"KUBECONFIG": str(path)})
+        async with Client(found) as client:
+            await client.create(PATH, config_map("one"))
+    assert set(found.files) == {folder / "ca.crt", folder / "client.crt", folder / "client.key"}
+    assert found.token_file == folder / "token"
+
+
 async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ours\n")
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
@@ -186,7 +254,7 @@ async def test_neither_pod_nor_kubeconfig_is_told_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("user", "said"),
     [
-        ({"exec": {"command": "login"}}, "use a token or a client certificate"),
+        ({"exec": {"command": "login"}}, "its user's exec has no apiVersion"),
         ({"client-certificate-data": base64.b64encode(b"nonsense").decode()}, "cannot be used"),
         ({"tokenFile": "/nowhere/token"}, "cannot be used"),
     ],
@@ -198,7 +266,11 @@ async def test_a_user_that_cannot_log_in_is_one_sentence(tmp_path: Path, user: d
     assert str(caught.value).startswith(f"{path} (KUBECONFIG): ")
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "contexts: []\ncurrent-context: none", None])
+NO_USER = """{contexts: [{name: x, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: "https://a"}}],
+users: [{name: another, user: {token: t}}], current-context: x}"""
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "contexts: []\ncurrent-context: none", NO_USER, None])
 async def test_a_file_that_is_no_kubeconfig_is_one_sentence(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "kubeconfig"
     if text is not None:

@@ -280,8 +280,9 @@ async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tup
         try:
             yield started, said
         finally:
-            os.kill(started.pid, signal.SIGCONT)
-            started.kill()
+            if started.returncode is None:
+                os.kill(started.pid, signal.SIGCONT)
+                started.kill()
             tasks.cancel_scope.cancel()
 
 

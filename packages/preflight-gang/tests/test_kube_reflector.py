@@ -165,10 +165,22 @@ async def test_an_api_group_that_is_absent_is_an_empty_collection(client: Client
         await until(lambda: client.requests.count["list"] >= 3, "it is asked for again")
 
 
-async def test_what_a_listener_raises_ends_the_run(world: World) -> None:
-    def refuse(change: Change[Kept]) -> None:
-        raise RuntimeError(change.kind)
+async def test_an_object_that_a_listener_fails_over_is_passed_over_and_the_others_are_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
 
-    await world.put("a")
-    with pytest.raises(RuntimeError, match="added"):
-        await Reflector(world.mirrored, world.path, Kept, params=OURS, on_change=refuse).run()
+    def on_change(change: Change[Kept]) -> None:
+        if change.object.metadata.name == "b":
+            raise RuntimeError("not this one")
+        told.append(change.object.metadata.name)
+
+    await world.put("a", "b", "c")
+    reflector = Reflector(world.mirrored, world.path, Kept, params=OURS, on_change=on_change)
+    async with running(reflector):
+        await world.put("d")
+        await until(lambda: len(told) == 3, "the others are told")
+        assert names(reflector.store.values()) == ["a", "c", "d"]
+        assert len(reflector.unreadable) == 1
+    assert sorted(told) == ["a", "c", "d"]
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}

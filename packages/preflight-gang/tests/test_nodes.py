@@ -26,7 +26,7 @@ OF_THE_GANG = {
     "name": names.GANG_VOLUME,
     "projected": {
         "sources": [
-            {"configMap": {"name": "preflight-job-1"}},
+            {"configMap": {"name": "preflight-job-1.labels"}},
             {"downwardAPI": {"items": [shown(names.ROSTER_ANNOTATION), *FACTS]}},
         ]
     },

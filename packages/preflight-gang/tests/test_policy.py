@@ -89,7 +89,7 @@ def test_at_most_one_is_in_force_it_is_told_last_and_the_order_of_coming_does_no
     [
         (None, ["spec:"]),
         ({}, ["spec: nothing is set"]),
-        ({"enforcement": "maybe"}, ["spec.enforcement: \"maybe\" is not one of enforce, observe"]),
+        ({"enforcement": "maybe"}, ["spec.enforcement: must be one of enforce, observe"]),
         ({"gangDiscovery": {"method": "slurm", "optIn": ["mpi"]}}, ["spec.gangDiscovery.method", "spec.gangDiscovery.optIn[0]"]),
         ({"gangDiscovery": {"labels": {"gangIdLabel": "a b", "gangSizeLabel": "c d"}}}, ["gangIdLabel", "gangSizeLabel"]),
         ({"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "a"}}}, ["labels is read only where method is auto or labels"]),

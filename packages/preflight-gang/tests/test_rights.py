@@ -101,6 +101,11 @@ async def cluster(audited: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
     labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
     audited.call("POST", "/api/v1/namespaces", {"metadata": {"name": "training", "labels": labels}})
     admin = connection({"KUBECONFIG": str(audited.kubeconfig(tmp_path / "admin"))})
+    # A pod without checks that may have its GPUs by a claim: the audit looks.
+    container = {"name": "train", "image": "x"}
+    claims = [{"name": "devices", "resourceClaimName": "devices"}]
+    pod = {"metadata": {"name": "unchecked"}, "spec": {"containers": [container], "resourceClaims": claims}}
+    audited.call("POST", "/api/v1/namespaces/training/pods", pod)
     async with Client(admin) as client, played(client, "training") as cluster:
         yield cluster
 
@@ -125,7 +130,9 @@ async def everything(cluster: Cluster) -> None:
     await cluster.address("pod-1", "10.0.0.3")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
     # Somebody else's ConfigMap is in the way.
-    await cluster.client.create("/api/v1/namespaces/training/configmaps", {"metadata": {"name": "preflight-job-2"}})
+    await cluster.client.create(
+        "/api/v1/namespaces/training/configmaps", {"metadata": {"name": "preflight-job-2.labels"}}
+    )
     for i in (2, 3):
         await cluster.admit(f"pod-{i}", gang="job-2")
         await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")

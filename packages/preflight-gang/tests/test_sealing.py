@@ -234,3 +234,34 @@ def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
     seats = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3"))
     decision = decide(gang(waiting("pod-0", "10.0.0.1"), told, again, size=3, record=seats))
     assert decision.answers["uid-pod-0"].reason == "pod-2 was restarted"
+
+
+def test_a_generation_is_over_when_one_of_it_can_never_hear_its_rank() -> None:
+    one, two = waiting("a", "10.0.0.1"), waiting("b", "10.0.0.2")
+    told_one = waiting("a", "10.0.0.1", roster=sealed_roster("uid-a", 0))
+    decision = decide(gang(told_one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"}))
+    assert not decision.seal
+    assert decision.answers["uid-a"].answer == "fail"
+    assert decision.answers["uid-a"].reason == "b cannot have its rank: its pod cannot be annotated"
+    assert decision.answers["uid-b"].answer == "wait"
+
+
+def test_who_has_heard_its_rank_is_not_given_up_for_a_write_that_is_refused_later() -> None:
+    one, two = (
+        waiting(n, ip, roster=sealed_roster(f"uid-{n}", i)) for i, (n, ip) in enumerate([("a", "1"), ("b", "2")])
+    )
+    decision = decide(gang(one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"}))
+    assert {answer.answer for answer in decision.answers.values()} == {"sealed"}
+
+
+def test_nobody_is_sealed_with_a_member_that_could_not_be_told() -> None:
+    one, two = waiting("a", "10.0.0.1"), waiting("b", "10.0.0.2")
+    decision = decide(gang(one, two, refused={"uid-b": "its pod cannot be annotated: 403"}))
+    assert not decision.seal
+    assert decision.answers["uid-a"].missing == ("b: its pod cannot be annotated: 403",)
+
+
+def test_a_third_takes_the_place_of_one_that_could_not_be_told() -> None:
+    members = [waiting(name, f"10.0.0.{i}") for i, name in enumerate("abc")]
+    decision = decide(gang(*members, refused={"uid-a": "its pod cannot be annotated: 403"}))
+    assert [one.name for one in decision.seal] == ["b", "c"]

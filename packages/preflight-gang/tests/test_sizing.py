@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from gangs import NS, a_member, stamp
+from gangs import NS, a_member, checking, stamp, waiting
+from preflight_gang.membership import Member
 from preflight_gang.sizes import Known
 from preflight_gang.sizing import Sized, size
 from preflight_gang.sources import BUILT_IN
@@ -116,7 +117,59 @@ def test_an_object_that_is_not_there_is_named() -> None:
 def test_members_without_gpus_come_off_the_size() -> None:
     found = read("volcano", {"minMember": 4})
     assert sized("volcano", found, without=1) == Sized(participants=3)
-    assert "of which 3 without the check" in sized("volcano", found, without=3).skip
+    exact = read("jobset", {"replicatedJobs": [{"template": {"spec": {"parallelism": 4}}}]})
+    assert sized("jobset", exact, without=1) == Sized(participants=3)
+    assert "of which 3 without the check" in sized("jobset", exact, without=3).skip
+
+
+LEAST: dict[str, dict[str, Any]] = {
+    "volcano": {"minMember": 2},
+    "coscheduling": {"minMember": 2},
+    "kai": {"minMember": 2},
+    "grove": {"podgroups": [{"minReplicas": 2}]},
+    "schedulingGroup": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+}
+
+
+def of(source: str, *members: Member) -> Sized:
+    return size(NS, "it", members, lambda *_: read(source, LEAST[source]))
+
+
+def worker(source: str, number: int, **fields: Any) -> Member:
+    return checking(
+        f"gpu-{number}", f"10.0.0.{number}", stamped=stamp("it", size=None, source=source, object="it"), **fields
+    )
+
+
+def master(source: str) -> Member:
+    return a_member("cpu", stamped=stamp("it", size=None, source=source, object="it", takes_part=False))
+
+
+@pytest.mark.parametrize("source", LEAST)
+def test_all_who_can_start_take_part_where_the_size_is_the_least_that_must_be_there(source: str) -> None:
+    assert of(source, *(worker(source, n) for n in range(4))) == Sized(participants=4)
+    assert of(source, worker(source, 0)) == Sized(participants=2)
+
+
+@pytest.mark.parametrize("source", LEAST)
+def test_a_master_without_gpus_takes_no_test_from_the_workers(source: str) -> None:
+    workers = [worker(source, n) for n in range(4)]
+    assert of(source, master(source), *workers) == Sized(participants=4)
+    assert "more may come" in of(source, master(source), workers[0]).unknown
+    alone = waiting("gpu-0", "10.0.0.0", stamped=stamp("it", size=None, source=source, object="it"))
+    assert "a fabric test needs two" in of(source, master(source), alone).skip
+
+
+def test_who_has_no_room_in_the_cluster_is_not_waited_for_beyond_the_least() -> None:
+    there = [worker("volcano", n) for n in range(3)]
+    no_room = msgspec.structs.replace(worker("volcano", 3), node="", can_start=False)
+    assert of("volcano", *there, no_room) == Sized(participants=3)
+    assert of("volcano", no_room) == Sized(participants=2)
+
+
+def test_a_workload_that_kueue_admitted_in_part_has_as_many_pods_as_were_admitted() -> None:
+    body = {**META, "spec": {"podSets": [{"count": 8}]}, "status": {"admission": {"podSetAssignments": [{"count": 5}]}}}
+    assert sized("kueue", msgspec.convert(body, BUILT_IN["kueue"][0].type)) == Sized(participants=5)
 
 
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
@@ -143,3 +196,50 @@ def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_
 def test_a_gang_whose_labels_do_not_say_the_size_waits() -> None:
     members = [a_member("pod-0", stamped=stamp(size=None))]
     assert "no member says it" in size(NS, "job-1", members, lambda *_: "").unknown
+
+
+HUGE = 2**62
+BEYOND = f"its size {HUGE} is more than the 100000 that a gang can have"
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "why"),
+    [
+        ("coscheduling", {"minMember": HUGE}, BEYOND),
+        ("schedulingGroup", {"schedulingPolicy": {"gang": {"minCount": HUGE}}}, BEYOND),
+        ("job", {"parallelism": HUGE}, BEYOND),
+        ("lws", {"leaderWorkerTemplate": {"size": HUGE}}, BEYOND),
+        ("jobset", {"replicatedJobs": [{"name": "a", "replicas": HUGE, "template": {"spec": {}}}]}, BEYOND),
+        ("kubeflow", {"trainer": {"numNodes": HUGE}}, BEYOND),
+        ("coscheduling", {"minMember": 100_001}, "its size 100001 is more than the 100000 that a gang can have"),
+    ],
+)
+def test_a_size_that_no_gang_has_is_waited_for_by_nobody_and_named(source: str, spec: dict[str, Any], why: str) -> None:
+    assert sized(source, read(source, spec)).unknown.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("source", "spec"),
+    [
+        ("kueue", {"podSets": [{"name": "a", "count": 6}, {"name": "b", "count": -2}]}),
+        ("grove", {"podgroups": [{"minReplicas": 6}, {"minReplicas": -2}]}),
+        (
+            "jobset",
+            {"replicatedJobs": [{"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}]},
+        ),
+        ("kubeflow", {"pytorchReplicaSpecs": {"Worker": {"replicas": 6}, "Master": {"replicas": -2}}}),
+    ],
+)
+def test_parts_below_zero_make_no_size(source: str, spec: dict[str, Any]) -> None:
+    found = sized(source, read(source, spec, 1 if source == "kubeflow" else 0))
+    assert found.participants is None
+    assert "is below zero" in found.unknown
+
+
+def test_a_size_of_thousands_of_digits_is_told_in_one_short_sentence() -> None:
+    digits = 4_000
+    spec = {
+        "replicatedJobs": [{"name": "a", "replicas": 10**digits, "template": {"spec": {"parallelism": 10**digits}}}]
+    }
+    why = sized("jobset", read("jobset", spec)).unknown
+    assert "its size of 8001 digits is more than the 100000 that a gang can have" in why

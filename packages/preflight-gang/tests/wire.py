@@ -46,7 +46,7 @@ class Wire:
     """Plain HTTP on one side, the API server on the other; within the test's event loop.
 
     ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their sender dies meanwhile.
-    ``answers``: what it says is answered in the server's place, which hears nothing of the request.
+    ``answers``: what it says is answered in the server's place, which hears nothing of the request; with ``Connection: close`` it hangs up then.
     ``swallows``: requests of which it is true arrive, but their answers do not come back.
     """
 
@@ -68,6 +68,11 @@ class Wire:
         self.holds = lambda _: False
         self._released.set()
 
+    def cut(self) -> None:
+        """Drop every connection; watches must be begun anew."""
+        for task in self._open:
+            task.cancel()
+
     def writes(self, namespace: str = "") -> list[Sent]:
         """What was written so far, leases apart; of one namespace or of all."""
         return [
@@ -75,6 +80,15 @@ class Wire:
             for one in self.sent
             if one.method != "GET" and "/leases" not in one.path and f"/namespaces/{namespace}" in one.path
         ]
+
+    async def answered(self, namespace: str = "") -> None:
+        """Wait until each write so far has its answer: a watch shows what was written before the writer hears of it."""
+        asked = self.writes(namespace)
+        held = {id(one) for one in (*self.held, *self.swallowed)}
+        deadline = time.monotonic() + 60
+        while not all(one.status or id(one) in held for one in asked):
+            assert time.monotonic() < deadline, "some write was never answered"
+            await anyio.sleep(0.005)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -100,6 +114,11 @@ class Wire:
                     if (said := self.answers(sent)) is not None:
                         sent.status = int(said[9:12])
                         writer.write(said)
+                        if b"\r\nconnection: close\r\n" in said.partition(b"\r\n\r\n")[0].lower() + b"\r\n":
+                            await writer.drain()
+                            writer.close()
+                            await writer.wait_closed()
+                            return
                         continue
                     if self.holds(sent) and not await self._let_go(sent, reader):
                         return
@@ -165,11 +184,13 @@ async def wired(target: Connection) -> AsyncIterator[tuple[Wire, Connection]]:
     finally:
         server.close()
         with anyio.CancelScope(shield=True):
-            for _ in range(5):
-                await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
-            ending = list(wire._open)
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            quiet = 0
+            while quiet < 10:  # who was let in last may be served only some rounds of the loop later
+                await asyncio.sleep(0.001)
+                ending = list(wire._open)
+                quiet = 0 if ending else quiet + 1
+                for task in ending:
+                    task.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
             await server.wait_closed()
             await asyncio.sleep(0)  # what was aborted is closed in the next round of the loop

@@ -1,34 +1,57 @@
-"""Every few minutes: how many GPU pods of opted-in namespaces carry no checks. Read page by page; nothing of it is kept."""
+"""Every few minutes: how many GPU pods of opted-in namespaces carry no checks, or checks for other claims than they have. Read page by
+page; nothing of it is kept."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 import anyio
 
+from .claims import GROUP, Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
 from .config import Config
 from .kube.client import Client, KubeError
+from .lookup import served
 from .metrics import Metrics
-from .unchecked import LEFT_OUT, Namespace, Unchecked, opted_in, why_unchecked
+from .namespaces import Namespaces
+from .sizes import Kind, Known
+from .unchecked import CARRIES_CHECKS, LEFT_OUT, Unchecked, why_unchecked
 
 __all__ = ["Audit"]
+
+_CLASSES = Kind(group=GROUP, resource="deviceclasses", kind="DeviceClass", type=Known)
 
 log = logging.getLogger(__name__)
 
 
 class Audit:
-    """The leader's: its numbers go with the leadership."""
+    """The leader's: its numbers go with the leadership.
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+    Of pods that carry checks, namespaces: ``static``, once for each that can run none; ``doubtful``, those with any that has claims, or
+    the label alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        metrics: Metrics,
+        namespaces: Namespaces,
+        *,
+        static: Callable[[], Iterable[str]] = tuple,
+        doubtful: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._client, self._config, self._metrics = client, config, metrics
+        self._namespaces, self._static, self._doubtful = namespaces, static, doubtful
 
     async def lead(self) -> None:
         """Count now and every ``auditInterval``, until cancelled."""
         pause = self._config.audit_seconds
         if not pause:
             return
+        await self._namespaces.synced.wait()
         try:
             while True:
                 await self._round()
@@ -43,22 +66,48 @@ class Audit:
             self._metrics.unchecked.clear()  # not known is not none
             log.warning("pods without checks could not be counted", extra={"about": {"error": str(error)}})
             return
-        self._metrics.unchecked.clear()
-        for (namespace, reason), pods in found.items():
-            self._metrics.unchecked.labels(self._metrics.bounded("namespace", namespace), reason).inc(pods)
+        self._metrics.count_unchecked(found)
         self._metrics.audited.set(time.time())
 
     async def count(self) -> Counter[tuple[str, str]]:
         """Unchecked pods by namespace and reason. Raises :class:`KubeError`."""
         found: Counter[tuple[str, str]] = Counter()
-        config = self._config
-        params = {"labelSelector": LEFT_OUT, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        async for namespaces, _ in self._client.pages("/api/v1/namespaces", Namespace):
-            for namespace in namespaces:
-                if not opted_in(namespace, config.namespaces, config.exclude_namespaces):
-                    continue
-                name = namespace.metadata.name
-                async for pods, _ in self._client.pages(f"/api/v1/namespaces/{name}/pods", Unchecked, params=params):
-                    reasons = (why_unchecked(pod, config.gpu_resource_names) for pod in pods)
+        path, gpus = await self._devices()
+        doubtful = self._doubtful()
+        for name in self._namespaces.all_opted_in():
+            claims: GpuClaims | None = None
+            for selector in [LEFT_OUT, *([CARRIES_CHECKS] if name in doubtful else [])]:
+                params = {"labelSelector": selector, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+                pages = self._client.pages(f"/api/v1/namespaces/{name}/pods", Unchecked, params=params)
+                async for pods, _ in pages:
+                    if claims is None and path and any(pod.claims for pod in pods):
+                        claims = await self._claims(path, name)
+                    reasons = (why_unchecked(pod, gpus, claims) for pod in pods)
                     found.update((name, reason) for reason in reasons if reason)
+        for name in self._static():
+            if self._namespaces.opted_in(name):
+                found[name, "static-pod"] += 1
         return found
+
+    async def _devices(self) -> tuple[str, Collection[str]]:
+        """Where the API of claims is served, empty where it is not; and the resources by which a container asks for GPUs."""
+        config = self._config
+        classes = await served(self._client, _CLASSES) if config.gpu_device_classes else None
+        if classes is None:
+            return "", resource_names(config.gpu_resource_names, config.gpu_device_classes, ())
+        known: list[DeviceClass] = []
+        async for page, _ in self._client.pages(classes, DeviceClass):
+            known.extend(one for one in page if one.metadata.name in config.gpu_device_classes)
+        path = classes.rpartition("/")[0]
+        return path, resource_names(config.gpu_resource_names, config.gpu_device_classes, known)
+
+    async def _claims(self, path: str, namespace: str) -> GpuClaims:
+        gpus = self._config.gpu_device_classes
+        claims, gpu_claims, gpu_templates = set[str](), dict[str, Origin](), dict[str, Origin]()
+        async for made, _ in self._client.pages(f"{path}/namespaces/{namespace}/resourceclaims", Claim):
+            claims.update(one.metadata.name for one in made)
+            gpu_claims.update((one.metadata.name, one.metadata) for one in made if gives_gpus(one, gpus))
+        templates = f"{path}/namespaces/{namespace}/resourceclaimtemplates"
+        async for page, _ in self._client.pages(templates, Template):
+            gpu_templates.update((one.metadata.name, one.metadata) for one in page if gives_gpus(one, gpus))
+        return GpuClaims(claims, gpu_claims, gpu_templates)

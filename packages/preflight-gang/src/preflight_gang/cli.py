@@ -6,15 +6,19 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import anyio
 import yaml
+from preflight_proto.program import EXIT_CODES, leave, package_version
 
-from .config import Config, ConfigError, json_schema, parse, sources_of
+from .config import Config, ConfigError, json_schema, parse, parse_values, sources_of
 
 __all__ = ["main"]
+
+T = TypeVar("T")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -27,28 +31,34 @@ _ABOUT = """Preflight's gang controller: lets the pods of one distributed job fi
   preflight-gang schema                     the configuration's JSON Schema
   preflight-gang crd                        the CustomResourceDefinition of PreflightConfig, for `kubectl apply --server-side -f -`
 
-The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
+The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` else
+that of ~/.kube/config.
 """
 
 
 def main() -> NoReturn:
     """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
+    leave(_command)
+
+
+def _command() -> int:
     args = _parser().parse_args()
     try:
-        status = args.run(args)
+        return int(args.run(args))
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
-        status = EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
+        return EXIT_BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="preflight-gang", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="preflight-gang",
+        description=_ABOUT,
+        epilog=f"{EXIT_CODES}. `run` waits for an API server that does not answer.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('preflight-gang')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="be one replica of the controller")
@@ -67,11 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="a gang, or all gangs of a namespace, as a person wants to see them")
     show.add_argument("gang", nargs="?", metavar="GANG", help="its id, its ConfigMap's name, or one of its pods")
     show.add_argument("-n", "--namespace", default="default", help="namespace of the pods (%(default)s)")
-    show.add_argument("--config", type=Path, metavar="FILE", help="the controller's configuration, for its own sources")
+    show.add_argument(
+        "--config", type=Path, metavar="FILE", help="the controller's configuration or Helm values, for its own sources"
+    )
     show.set_defaults(run=_show)
 
     validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
-    validate.add_argument("file", type=Path, metavar="FILE")
+    validate.add_argument(
+        "file", type=Path, metavar="FILE", help="the configuration, or Helm values of which the chart makes it"
+    )
     validate.set_defaults(run=_validate)
 
     commands.add_parser("schema", help="print the configuration's JSON Schema").set_defaults(run=_schema)
@@ -86,8 +100,10 @@ def _port(text: str) -> int:
 
 
 def _load(path: Path | None) -> Config:
-    if path is None:
-        return Config()
+    return Config() if path is None else _read(path, parse)
+
+
+def _read(path: Path, parse: Callable[[str], T]) -> T:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,13 +117,13 @@ def _load(path: Path | None) -> Config:
 
 def _run(args: argparse.Namespace) -> int:
     from . import logs, service
-    from .kube.client import KubeError
     from .kube.connection import connection
+    from .kube.errors import BadAccess
 
     config = _load(args.config)
     try:
         target = connection()
-    except KubeError as error:
+    except BadAccess as error:
         print(f"preflight-gang: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     logs.set_up(config.log_level)
@@ -123,21 +139,24 @@ def _run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_FAILED
+    except Exception as error:
+        logs.fault("ended by a fault of its own; it is started anew, please report this line", error)
+        return EXIT_FAILED
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
-    from .kube.client import KubeError
+    from .kube.errors import BadAccess, KubeError
     from .show import show
 
-    sources = sources_of(_load(args.config))
+    sources = sources_of(_read(args.config, parse_values)[0] if args.config else Config())
     try:
         found = anyio.run(show, args.namespace, args.gang, sources)
     except KubeError as error:
         print(f"preflight-gang: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_BAD_INPUT if isinstance(error, BadAccess) else EXIT_FAILED
     if not found:
-        what = f"no gang {args.gang!r}" if args.gang else "no gang"
+        what = f'no gang "{args.gang}"' if args.gang else "no gang"
         print(f"preflight-gang: {what} in namespace {args.namespace}; `-n` names another one.", file=sys.stderr)
         return EXIT_FAILED
     print(found)
@@ -145,8 +164,15 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    _load(args.file)
-    print(f"{args.file}: no problem found")
+    config, said = _read(args.file, parse_values)
+    if said:
+        print(f"{args.file}: {said}")
+    print(f"{args.file}: no problem found; checks: {', '.join(config.checks) or 'none'}")
+    if not config.checks:
+        print(
+            f"{args.file}: warning: checks: is empty, so no result is counted; name those of the injector.",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
-from preflight_proto import gang_source, names
+from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import expression, schema
+from . import document, expression, schema
 from .sizes import Kind, sized_by
 from .sources import BUILT_IN, Sources
 
-__all__ = ["Config", "ConfigError", "json_schema", "parse", "sources_of"]
+__all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
 
 TOPOLOGY_LABELS: Final = (
     "topology.kubernetes.io/region",
@@ -51,17 +51,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """What `preflight-gang run --config FILE` reads.
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
-    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once. ``instanceTypeLabel`` and
-    ``topologyLabels`` are those of a node that its pods are told. ``sources`` are kinds of gangs that only the configuration knows.
+    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once (see :mod:`.fairness`). ``instanceTypeLabel`` and
+    ``topologyLabels`` are those of a node that its pods are told. What gangs have found of a node is remembered for ``history``. ``sources`` are kinds of gangs that only the configuration knows.
 
-    Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames`` without being checked, in namespaces that are
-    labelled or among ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
+    Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a device of one of
+    ``gpuDeviceClasses``, without being checked. Pods are counted, and their results, in namespaces that are labelled or among
+    ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
     """
 
     audit_interval: Annotated[str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
     exclude_namespaces: tuple[Namespace, ...] = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
+    gpu_device_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
+    history: Annotated[
+        str | Literal[0], Meta(description="A Go duration, e.g. 336h; 0: nothing is remembered of nodes.")
+    ] = "336h"
     instance_type_label: Label = names.INSTANCE_TYPE_LABEL
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -74,6 +79,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     def audit_seconds(self) -> float:
         """0: no audit."""
         return parse_duration(str(self.audit_interval))
+
+    @property
+    def history_seconds(self) -> float:
+        """0: nothing is remembered."""
+        return parse_duration(str(self.history))
 
     @property
     def lease_seconds(self) -> float:
@@ -104,23 +114,56 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
+CHART: Final = "preflight-gang"
+OWN: Final = frozenset(
+    (
+        *("enabled", "global", "crd", "fullnameOverride", "image", "imagePullPolicy", "imagePullSecrets", "replicas"),
+        *("resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations", "podLabels"),
+        *("podSecurityContext", "securityContext", "protection", "networkPolicy", "allowSecondRelease"),
+    )
+)
+"""Values that say how the chart itself is deployed; the others are the controller's configuration."""
+
+
 def parse(text: str) -> Config:
     """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    return _of(_raw(text), "")
+
+
+def parse_values(text: str) -> tuple[Config, str]:
+    """The configuration in a configuration file or in Helm values, and what of the latter was taken. Raises as :func:`parse`."""
+    part = helm_values.part_of(_raw(text), CHART, OWN, _merged)
+    return _of(part.config, part.path), part.said
+
+
+def _raw(text: str) -> Any:
     try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
-        raise ConfigError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); mend it there."]) from None
-    if raw is None:
-        raw = {}
+        raw = document.read(text)
+    except document.DocumentError as error:
+        raise ConfigError(error.problems) from None
+    return {} if raw is None else raw
+
+
+def _of(raw: Any, path: str) -> Config:
     problems = schema.problems(json_schema(), raw, "the file")
     if not problems:
         config = msgspec.convert(raw, Config)
         problems = _meaning(config)
         if not problems:
             return config
-    raise ConfigError(problems)
+    raise ConfigError([problem if problem.startswith("the file") else f"{path}{problem}" for problem in problems])
+
+
+def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """As the chart's templates add what all parts share."""
+    made = dict(config)
+    if "checks" not in made and isinstance(checks := common.get("checks"), list):
+        made["checks"] = [one.get("name") if isinstance(one, dict) else one for one in checks]
+    if isinstance(sources := common.get("gangSources"), list) and isinstance(made.get("sources") or [], list):
+        made["sources"] = [*(made.get("sources") or []), *sources]
+    if label := common.get("instanceTypeLabel"):
+        made["instanceTypeLabel"] = label
+    return made
 
 
 def _meaning(config: Config) -> list[str]:
@@ -137,6 +180,13 @@ def _meaning(config: Config) -> list[str]:
             )
     except ValueError as error:
         problems.append(f"auditInterval: {error}.")
+    try:
+        if config.history_seconds < 0:
+            problems.append(
+                f'history: "{config.history}" is less than nothing; set e.g. 336h, or 0 to remember nothing.'
+            )
+    except ValueError as error:
+        problems.append(f"history: {error}.")
     for i, source in enumerate(config.sources):
         try:
             expression.parse(source.size)

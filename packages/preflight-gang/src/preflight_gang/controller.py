@@ -8,45 +8,54 @@ and in one ConfigMap a gang, so whoever leads next goes on from there.
 from __future__ import annotations
 
 import logging
+import random
+import secrets
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NoReturn
 
 import anyio
 import msgspec
 from preflight_proto import names
-from preflight_proto.roster import decode_roster
-from preflight_proto.stamp import ContractError, configmap_name
+from preflight_proto.gang_source import BUILT_IN
+from preflight_proto.stamp import ContractError
 
 from .audit import Audit
+from .codes import OTHER
 from .config import Config, sources_of
-from .delivery import TooLarge
-from .kube.client import Client
+from .delivery import TooLarge, seal
+from .events import timestamp
+from .kube.client import Client, Conflict, Fenced, KubeError, NotFound, Unreadable, Unusable
 from .kube.lease import Leadership
 from .kube.reflector import Change, Reflector
 from .lookup import Objects
-from .membership import Key, Member, Stage, key_of, member
+from .members import Members
+from .membership import Key, Member, Stage
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
 from .pacing import Pace
 from .policies import Policies
+from .records import LeftOut, NotYet, Place, Records
+from .refusals import Obstructed, Refusals, cause_of
 from .reports import Reports
-from .sealing import Answer, Gang, Record, decide
+from .sealing import Answer, Decision, Gang, Record, decide
 from .sizes import Kind
 from .sizing import Sized, object_of, size
-from .waiting import Waiting, waiting_event
+from .waiting import Waiting, refused_event, waiting_event
 from .workqueue import Queue
-from .writer import Writer, obstacle, record_in
+from .writer import Writer, obstacle
 
 __all__ = ["Controller"]
 
-RETRY: Final = 1.0
-"""Seconds after which what the API server refused or did not answer is tried again."""
 LOOK_AGAIN: Final = 0.1
+"""Seconds after which a gang is looked at again whose record somebody else has written: the watch brings it."""
 OBSTRUCTED: Final = 5.0
-"""Seconds after which it is seen whether a ConfigMap that is not ours has given way."""
+"""Seconds after which it is seen whether a ConfigMap that could not be kept can be by now."""
 REST, MOST_REST = 100e-6, 0.25
 """Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst of changes needs one."""
-SETTLERS: Final = 8
+SETTLERS: Final = 48
+"""Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for answers to their writes, of which fewer
+are under way."""
 
 log = logging.getLogger(__name__)
 
@@ -54,23 +63,23 @@ log = logging.getLogger(__name__)
 class Controller:
     """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
         self._client, self._metrics = client, metrics
         self._sources = sources_of(config)
-        self._members: dict[Key, dict[str, Member]] = {}
-        self._key_by_uid: dict[str, Key] = {}
-        self._config_maps: dict[tuple[str, str], ConfigMap] = {}
-        self._host_ports = anyio.Lock()
-        self._ignored: set[str] = set()  # pods whose stamp cannot be believed, told once each
-        self._departed: dict[Key, dict[str, Member]] = {}  # had passed when they went, while it is not written down
+        self._members = Members(self._stamp_ignored)
+        self._config_maps = Records(client.clock)
+        self._sealing: dict[Key, Record] = {}  # on nodes' own ports, while they are being committed
+        self._refused: Refusals[Key] = Refusals(random.random)  # records
+        self._writer: Writer | None = None  # while this one leads
         self._waits: dict[Key, Waiting] = {}
         self._too_large: set[Key] = set()  # told once each
+        self._without_answer: set[str] = set()  # members that have an Event in place of their answers
         self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs: Queue[Key] = Queue(
-            "gang", lambda key: min(MOST_REST, REST * len(self._members.get(key, ()))), client.clock
-        )
-        self.reports = Reports(client, config, metrics)
-        self._audit = Audit(client, config, metrics)
+        self.gangs = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.of(key))), client.clock)
+        self.reports = Reports(client, config, metrics, home)
+        self._config = config
+        static, doubtful = self.reports.static, self.reports.doubtful
+        self._audit = Audit(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
         self._policies = Policies(client, metrics)
         self._objects = Objects(client, self._object_changed, self._sources)
         selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
@@ -78,23 +87,25 @@ class Controller:
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
             for selector in selected
         ]
-        self._records = Reflector(
+        self._mirrored_config_maps = Reflector(
             client,
             "/api/v1/configmaps",
             ConfigMap,
             on_change=self._config_map_changed,
+            on_unreadable=self._config_map_unreadable,
+            kept=lambda found: ConfigMap(metadata=found.metadata),
             params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
         )
 
-        self._synced = [*(reflector.synced for reflector in self._reflectors), self._records.synced]
+        self._synced = [*(reflector.synced for reflector in self._reflectors), self._mirrored_config_maps.synced]
 
     # --- what changes in the cluster
 
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            beside = (self._objects.run, self.reports.mirror, self._policies.mirror)
-            for run in (*(r.run for r in self._reflectors), self._records.run, *beside):
+            beside = (self._objects.run, self.reports.mirror, self._policies.mirror, self._read_left_out)
+            for run in (*(r.run for r in self._reflectors), self._mirrored_config_maps.run, *beside):
                 group.start_soon(run)
 
     @property
@@ -110,79 +121,93 @@ class Controller:
         pod, uid = change.object, change.key
         if change.kind == "deleted":
             self.reports.gone(uid)
-            self._ignored.discard(uid)
-        elif names.CHECKED_LABEL in pod.metadata.labels:
+            self._without_answer.discard(uid)
+            if self._writer is not None:
+                self._writer.forget(uid)
+        elif pod.metadata.labels.get(names.CHECKED_LABEL) == names.CHECKED:
             self.reports.seen(pod)
-        before = self._key_by_uid.get(uid)
-        key = self._place(pod, gone=change.kind == "deleted")
+        before, now, dissolved = self._members.place(pod, gone=change.kind == "deleted")
+        if before is not None and dissolved:
+            self._paces.pop(before, None)
+            self._waits.pop(before, None)
+            self._too_large.discard(before)
+            self._refused.done(before)
+        one = self._members.get(now, uid) if now is not None else None
+        if now is not None and one is not None and one.ip and one.alive:
+            self._paces.setdefault(now, Pace(self._client.clock()))
         self._metrics.gangs.set(len(self._members))
-        for one in {before, key} - {None}:
-            assert one is not None
-            self.gangs.add(one)
+        for key in {before, now}:
+            if key is not None:
+                self.gangs.add(key)
 
-    def _place(self, pod: Pod, *, gone: bool) -> Key | None:
-        """Put the pod's member where it belongs; the gang it belongs to now."""
-        uid = pod.metadata.uid
-        try:
-            stamped = None if gone else key_of(pod)
-        except ContractError as error:
-            stamped = None
-            if uid not in self._ignored:
-                self._ignored.add(uid)
-                self._metrics.config_errors.labels("stamp").inc()
-                log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
-        before = self._key_by_uid.pop(uid, None)
-        if before is not None and (stamped is None or stamped[0] != before):
-            gang = self._members[before]
-            gang.pop(uid, None)
-            if gone and (last := _as_it_was(pod)) is not None:
-                self._departed.setdefault(before, {})[uid] = last
-            if not gang:
-                del self._members[before]
-                self._paces.pop(before, None)
-                self._departed.pop(before, None)
-                self._waits.pop(before, None)
-                self._too_large.discard(before)
-        if stamped is None:
-            return None
-        key, stamp = stamped
-        one = member(pod, stamp)
-        self._members.setdefault(key, {})[uid] = one
-        self._key_by_uid[uid] = key
-        if one.ip and one.alive:
-            self._paces.setdefault(key, Pace(self._client.clock()))
-        return key
+    def _stamp_ignored(self, uid: str, error: ContractError) -> None:
+        self._metrics.config_errors.labels("stamp").inc()
+        log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
 
     def _config_map_changed(self, change: Change[ConfigMap]) -> None:
-        about = change.object.metadata
-        place = (about.namespace, about.name)
-        if change.kind == "deleted":
-            self._config_maps.pop(place, None)
-        else:
-            self._keep(change.object)
-        if raw := about.annotations.get(names.PREFIX + "gang-id"):
-            self._forget_departed((about.namespace, raw), record_in(self._config_maps.get(place)))
-            self.gangs.add((about.namespace, raw))
-
-    def _forget_departed(self, key: Key, record: Record | None) -> None:
-        """Those of whom the record says it, or does not speak."""
-        if (departed := self._departed.get(key)) is not None and record is not None:
-            seats = set() if record.passed else {seat.uid for seat in record.seats}
-            self._departed[key] = {uid: one for uid, one in departed.items() if uid in seats}
-
-    def _keep(self, found: ConfigMap) -> None:
-        """The newer of what is known and what is found: our own write may be ahead of the watch."""
+        found = change.object
         place = (found.metadata.namespace, found.metadata.name)
-        known = self._config_maps.get(place)
-        if known is None or known.metadata.uid != found.metadata.uid or _version(known) <= _version(found):
-            self._config_maps[place] = found
+        if (of := found.gang) is None:  # no gang's, whatever its labels say
+            if change.kind == "deleted":
+                self.reports.memory.deleted(*place)
+            if self._config_maps.at(place) is not None:
+                self._config_maps.drop(place)
+                self._look_at(place)
+            return
+        if change.kind == "deleted":
+            self._config_maps.drop(place)
+        else:
+            self._config_maps.keep(found)
+        for key in self._members.of_record(place[0], *of):
+            if self._members.departed(key):
+                self._forget_departed(key, place)
+            if change.kind == "deleted":  # what was in the way may have been this one
+                self._refused.done(key)
+            self.gangs.add(key)
+
+    def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
+        """It may be a gang's: then its members wait, and are told why, rather than that a second record is made."""
+        place = (one.metadata.namespace, one.metadata.name)
+        if there and place[1].startswith(names.GANG_CONFIGMAP_PREFIX):
+            self._config_maps.cannot_read(place, one.why)
+        else:
+            self._config_maps.drop(place)
+        self._look_at(place)
+
+    def _look_at(self, place: Place) -> None:
+        for key in self._members.at(place):
+            self.gangs.add(key)
+
+    async def _read_left_out(self) -> None:
+        """See now and then whether what could not be kept can be kept by now."""
+        while True:
+            await anyio.sleep(OBSTRUCTED)
+            for namespace, name in self._config_maps.left_out():
+                try:
+                    found = await self._client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
+                except NotFound:
+                    self._config_maps.drop((namespace, name))
+                except KubeError:
+                    continue
+                else:
+                    self._config_maps.keep(found)
+                self._look_at((namespace, name))
+
+    def _forget_departed(self, key: Key, place: Place) -> None:
+        """Those of whom the record says it, or does not speak."""
+        try:
+            record = self._config_maps.record(place)
+        except (LeftOut, NotYet):
+            return
+        if record is not None:
+            self._members.forget_departed(key, but=set() if record.passed else {seat.uid for seat in record.seats})
 
     def _object_changed(self, kind: Kind, namespace: str, name: str) -> None:
         """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
-        for key, members in self._members.items():
+        for key in self._members:
             if namespace and key[0] != namespace:
                 continue
-            named = object_of(tuple(members.values()))
+            named = object_of(tuple(self._members.of(key)))
             if named is not None and kind in self._sources.get(named[0], ()) and (not name or named[1] == name):
                 self.gangs.add(key)
 
@@ -192,60 +217,114 @@ class Controller:
         """Settle every gang and report every result, until cancelled."""
         await self.wait_synced()
         await self.reports.wait_nodes()
-        writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics)
+        writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics, self._config.writes)
+        self._writer = writer
         for key in self._members:
             self.gangs.add(key)
-        async with anyio.create_task_group() as group:
-            for _ in range(SETTLERS):
-                group.start_soon(self.gangs.work, lambda key: self._settle(writer, key), RETRY)
-            group.start_soon(self.reports.lead, writer)
-            group.start_soon(self._policies.lead, writer)
-            group.start_soon(self._audit.lead)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(SETTLERS):
+                    group.start_soon(self.gangs.work, lambda key: self._settle(writer, key))
+                group.start_soon(self.reports.lead, writer)
+                group.start_soon(self._policies.lead, writer)
+                group.start_soon(self._audit.lead)
+        finally:
+            self._writer = None
 
-    def gang(self, key: Key, obstructed_by: ConfigMap | None = None) -> Gang | None:
-        """All that is known of a gang now; None when it has no member left."""
-        members = self._members.get(key)
-        if not members:
+    def gang(self, key: Key, obstructed: str = "") -> Gang | None:
+        """All that is known of a gang now; None when it has no member left, or when its record is not to be looked at yet."""
+        if not (members := self._members.of(key)):
             return None
-        namespace, raw = key
-        name = configmap_name(namespace, raw)
-        everyone = tuple(sorted(members.values(), key=lambda m: (m.name, m.uid)))
+        namespace, (source, _, raw) = key[0], key[1].partition(":")
+        try:
+            record, blocked = self._config_maps.record(place := self._place(key)), obstructed
+        except LeftOut as error:
+            record, blocked = None, str(error)
+        except NotYet as error:
+            self.gangs.add_after(key, error.seconds)
+            return None
+        everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
         named = object_of(everyone)
         return Gang(
             namespace=namespace,
+            source=source,
             id=raw,
-            config_map=name,
+            config_map=place[1],
             members=everyone,
             sized=size(namespace, raw, everyone, self._objects.find, self._sources),
-            record=record_in(self._config_maps.get((namespace, name))),
+            record=record,
             owner=self._objects.reference(named[0], namespace, named[1]) if named is not None else None,
-            obstacle=obstacle(obstructed_by),
-            departed=tuple(self._departed.get(key, {}).values()),
+            obstacle=blocked,
+            departed=self._members.departed(key),
+            refused=self._unreachable(everyone),
         )
+
+    def _place(self, key: Key) -> Place:
+        return self._config_maps.place(key, earlier=any(one.earlier for one in self._members.of(key)))
+
+    def _unreachable(self, members: Iterable[Member]) -> dict[str, str]:
+        """Those whose pods cannot be written to, and why."""
+        if self._writer is None or not self._writer.pods:
+            return {}
+        causes = ((one.uid, self._writer.pods.cause(one.uid)) for one in members)
+        return {uid: f"its pod cannot be annotated: {cause}" for uid, cause in causes if cause}
 
     async def _settle(self, writer: Writer, key: Key) -> float | None:
         """One look at one gang; returns after how many seconds to look again, if unasked."""
-        gang = self.gang(key)
+        held_back = self._refused.left(key, self._client.clock())
+        gang = self.gang(key, self._refused.cause(key) if held_back else "")
         if gang is None:
             return None
         decision = decide(gang)
+        if (decision.seal or decision.note_pass) and not held_back:
+            try:
+                gang = await self._write(writer, key, gang, decision)
+            except Fenced:
+                raise
+            except Obstructed as error:
+                held_back = self._hold_back(key, error, str(error))
+            except KubeError as error:
+                cause = f"the ConfigMap {self._place(key)[1]} cannot be written: {cause_of(error)}"
+                held_back = self._hold_back(key, error, cause)
+            if held_back:
+                gang = self.gang(key, self._refused.cause(key))
+            if gang is None:
+                return None
+            decision = decide(gang)
+        if (
+            decision.seal
+        ):  # it was refused, and it is too early to say why; or a member has changed while the others were sealed
+            return held_back or LOOK_AGAIN
+        answers = decision.answers
+        everything = dict(answers) if writer.pods else answers
+        asking = (answers.get(one.uid) for one in gang.members if one.stage is Stage.WAITING)
+        waits = any(answer is not None and answer.answer == "wait" for answer in asking)
+        times = [held_back or None, self._pace(key, gang, answers)]
+        beside = (self.reports.with_roster, self.reports.past_of(gang))
+        left = await writer.tell(gang, answers, lambda one, told: self._members.heard(key, one.uid, told), *beside)
+        if self._unreachable(gang.members).keys() != gang.refused.keys():
+            left = 0.0  # the others are told, too
+        times.append(left)
+        if self.reports.namespaces.opted_in(key[0]):
+            times.append(await self._say_who_is_missing(writer, key) if waits else None)
+            times.append(await self._say_who_has_no_answer(writer, key, everything) if writer.pods else None)
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    async def _write(self, writer: Writer, key: Key, gang: Gang, decision: Decision) -> Gang | None:
+        """The gang once its record says what was decided. Raises :class:`KubeError`."""
         if decision.seal:
             gang = await self._commit(writer, key, gang, decision.seal)
-            if gang is None:
-                return LOOK_AGAIN
-            decision = decide(gang)
-        elif decision.note_pass and not await self._note_pass(writer, key, gang):
-            return LOOK_AGAIN
-        asking = (decision.answers.get(one.uid) for one in gang.members if one.stage is Stage.WAITING)
-        waits = any(answer is not None and answer.answer == "wait" for answer in asking)
-        again = self._pace(key, gang, decision.answers)
-        if not await writer.tell(
-            gang, decision.answers, lambda one, roster: self._heard(key, one, roster), self.reports.with_roster
-        ):
-            return RETRY
-        said = await self._say_who_is_missing(writer, key) if waits else None
-        again = min((seconds for seconds in (again, said) if seconds is not None), default=None)
-        return OBSTRUCTED if gang.obstacle else again
+        else:
+            await self._note_pass(writer, key, gang)
+        self._refused.done(key)
+        return gang if gang.sized.skip else self.gang(key)
+
+    def _hold_back(self, key: Key, error: KubeError, cause: str) -> float:
+        """Seconds until the record may be written again."""
+        seconds = self._refused.refused(key, error, self._client.clock(), cause)
+        if self._refused.first(key) and not isinstance(error, Conflict):
+            log.warning("a record could not be written", extra={"about": {"gang": "/".join(key), "error": str(error)}})
+        return seconds
 
     async def _say_who_is_missing(self, writer: Writer, key: Key) -> float | None:
         """Events on members that have waited for long; after how many seconds there may be more."""
@@ -255,63 +334,87 @@ class Controller:
         waits = self._waits.setdefault(key, Waiting())
         due, again = waits.due(gang, self._client.clock())
         for one in due:
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            if await writer.event(waiting_event(gang, one, now)) is None:
-                return RETRY
+            if await writer.event(waiting_event(gang, one, timestamp(datetime.now(UTC)))) is None:
+                return writer.left(one.uid) or LOOK_AGAIN
             waits.said(one)
         return again
 
-    async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang | None:
-        """The gang as it is after the attempt to seal it; None when it must be looked at again first."""
-        place = (gang.namespace, gang.config_map)
-        try:
-            if any(one.host_network for one in chosen):
-                async with self._host_ports:  # one after the other: the next one sees what this one has taken
-                    taken = self._taken({one.node for one in chosen})
-                    written = await writer.commit(gang, chosen, self._config_maps.get(place), taken)
-                    if written is not None:
-                        self._keep(written)
+    async def _say_who_has_no_answer(self, writer: Writer, key: Key, answers: Mapping[str, Answer]) -> float | None:
+        """An Event on each member whose pod takes no annotation, with its answer; after how many seconds there may be more."""
+        gang = self.gang(key)  # with whom was refused just now
+        left = []
+        for one in gang.members if gang is not None else ():
+            answer = answers.get(one.uid)
+            if gang is None or answer is None or one.uid not in gang.refused or one.uid in self._without_answer:
+                continue
+            if await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC)))) is None:
+                left.append(writer.left(one.uid) or LOOK_AGAIN)
             else:
-                written = await writer.commit(gang, chosen, self._config_maps.get(place))
+                self._without_answer.add(one.uid)
+        return min(left, default=None)
+
+    async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang:
+        """The gang as it is once it is sealed, or cannot be for its size. Raises :class:`KubeError`."""
+        place = (gang.namespace, gang.config_map)
+        own_ports = any(one.host_network for one in chosen)
+        taken = self._taken({one.node for one in chosen}) if own_ports else set[int]()
+        record = seal(gang, chosen, secrets.token_hex(32), taken)
+        if own_ports:  # who is sealed meanwhile takes others
+            self._sealing[key] = record
+        try:
+            written = await writer.commit(gang, record, self._config_maps.at(place))
+            if written is not None:
+                self._config_maps.keep(written, ours=True)
         except TooLarge as error:
             if key not in self._too_large:
                 self._too_large.add(key)
                 log.warning("not tested", extra={"about": {"gang": "/".join(key), "error": str(error)}})
             return msgspec.structs.replace(gang, sized=Sized(skip=str(error)))
-        if written is not None:
-            self._keep(written)
-            self._sealed(key)
-            return self.gang(key)
-        return await self._found(writer, key, gang)
+        finally:
+            self._sealing.pop(key, None)
+        if written is None:
+            await self._find(writer, gang)
+        self._sealed(key)
+        return gang
 
-    async def _note_pass(self, writer: Writer, key: Key, gang: Gang) -> bool:
-        """Have the record say that its generation has passed; False when the gang must be looked at again first."""
-        at = self._config_maps.get((gang.namespace, gang.config_map))
+    async def _note_pass(self, writer: Writer, key: Key, gang: Gang) -> None:
+        """Have the record say that its generation has passed. Raises :class:`KubeError`."""
+        at = self._config_maps.at((gang.namespace, gang.config_map))
         written = await writer.note_pass(gang, at) if at is not None else None
         if written is None:
-            await self._found(writer, key, gang)
-            return False
-        self._keep(written)
-        self._departed.pop(key, None)
-        return True
+            await self._find(writer, gang)
+        else:
+            self._config_maps.keep(written, ours=True)
+            self._members.forget_departed(key)
 
-    async def _found(self, writer: Writer, key: Key, gang: Gang) -> Gang | None:
-        """After a write of the record that came to nothing: the gang, where a ConfigMap that is not ours is in its way."""
+    async def _find(self, writer: Writer, gang: Gang) -> NoReturn:
+        """After a write of the record that came to nothing: see what is there. Raises :class:`KubeError`."""
         place = (gang.namespace, gang.config_map)
         # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the watch may be behind.
-        found = await writer.read(gang)
+        try:
+            found = await writer.read(gang)
+        except Unusable as error:
+            self._config_maps.cannot_read(place, str(error))
+            raise Obstructed(f"the ConfigMap {gang.config_map} cannot be read ({error}); delete it", 409) from error
         if found is None:
-            self._config_maps.pop(place, None)
-        elif obstacle(found):
-            return self.gang(key, found)
+            self._config_maps.drop(place)
+        elif why := obstacle(found):
+            raise Obstructed(why, 409)
         else:
-            self._keep(found)
-        return None
+            self._config_maps.keep(found)
+        raise Conflict(f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409)
 
     def _taken(self, nodes: set[str]) -> set[int]:
         """The ports on these nodes that gangs have been given, the asking one's last ones among them."""
-        records = (record_in(found) for found in self._config_maps.values())
-        return {r.master_port for r in records if r is not None and any(seat.node in nodes for seat in r.seats)}
+        taken = {r.master_port for r in self._sealing.values() if any(seat.node in nodes for seat in r.seats)}
+        for key in self._members:
+            try:
+                record = self._config_maps.record(self._place(key))
+            except (LeftOut, NotYet):
+                continue
+            if record is not None and any(seat.node in nodes for seat in record.seats):
+                taken.add(record.master_port)
+        return taken
 
     def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
         """Leave out the waits whose turn it is not; after how many seconds it is.
@@ -337,35 +440,10 @@ class Controller:
             del answers[uid]
         return again
 
-    def _heard(self, key: Key, one: Member, roster: str) -> None:
-        """What a member has been told just now; the watch says so, too, a moment later."""
-        members = self._members.get(key, {})
-        if (known := members.get(one.uid)) is not None:
-            members[one.uid] = msgspec.structs.replace(known, roster=roster, told=decode_roster(roster))
-
     def _sealed(self, key: Key) -> None:
-        self._departed.pop(key, None)
+        self._members.forget_departed(key)
         pace = self._paces.pop(key, None)
-        if pace is not None:
-            owner = next((m.owner for m in self._members[key].values() if m.owner is not None), None)
-            workload = f"{owner.kind}/{owner.name}" if owner is not None else "Pod"
-            self._metrics.gang_wait.labels(self._metrics.bounded("workload", workload)).observe(
-                self._client.clock() - pace.since
-            )
-
-
-def _as_it_was(pod: Pod) -> Member | None:
-    """The member that a deleted pod was, if it had passed the test of a generation."""
-    try:
-        stamped = key_of(pod)
-    except ContractError:
-        return None
-    last = member(pod, stamped[1]) if stamped is not None else None
-    sealed = last is not None and last.told is not None and last.told.answer == "sealed"
-    return last if last is not None and last.passed and sealed else None
-
-
-def _version(found: ConfigMap) -> int:
-    """Resource versions of one resource are comparable as numbers (KEP-5504); what is no number counts as oldest."""
-    text = found.metadata.resource_version
-    return int(text) if text.isdigit() else 0
+        if pace is not None and self.reports.namespaces.opted_in(key[0]):
+            source = key[1].partition(":")[0]
+            source = source if source in self._sources or source in BUILT_IN else OTHER
+            self._metrics.formed(source, self._client.clock() - pace.since)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 from preflight_proto import names
+from preflight_proto.history import Past
 from preflight_proto.roster import Roster, encode_roster
 
 from .membership import Member
-from .objects import ConfigMap, OwnerReference
+from .objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
 from .sealing import Answer, Gang, Record, Seat
 
-__all__ = ["ROSTER_VERSION", "TooLarge", "config_map", "owned_by", "record_of", "roster_patch", "seal"]
+__all__ = ["ROSTER_VERSION", "TooLarge", "config_map", "owned_by", "record_of", "roster_patch", "seal", "unpacked_size"]
 
 ROSTER_VERSION: Final = 1
 PORT: Final = 29500
@@ -29,10 +30,17 @@ _HOST_PORTS: Final = range(20000, 30000, 2)
 looked for from where a hash says, so that those who are looking at the same time seldom want the same."""
 
 _MAX_OWNERS: Final = 16
+_SUCCESSORS: Final = 4
+"""Members who may lead when rank 0 is lost; a roster is an annotation of every member, and each has all of them."""
 _RECORD: Final = "members"
 _ROOM: Final = 1024 * 1024
 """Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which holds for ConfigMaps, too)."""
-_MOST_UNPACKED: Final = 64 * _ROOM
+_MOST_SEATS: Final = 100_000
+"""Four times as many as there is room for: a uid alone has 122 bits of chance, so 1 MiB holds less than 70,000 of them."""
+_MOST_UNPACKED: Final = 160 * _MOST_SEATS
+_MOST_DIGITS: Final = 18
+_MOST_RATIO: Final = 40
+"""How many bytes one packed byte may stand for. Ours are about 4, and 15 with names as long as they can be."""
 
 
 class TooLarge(Exception):
@@ -46,7 +54,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     master_port: int
     control_port: int
-    members: tuple[Seat, ...]
+    members: Annotated[tuple[Seat, ...], msgspec.Meta(max_length=_MOST_SEATS)]
     passed: bool = False
 
 
@@ -55,7 +63,7 @@ def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
-        digest = hashlib.sha256(f"{gang.namespace}\0{gang.id}\0{generation}".encode()).digest()
+        digest = hashlib.sha256(f"{gang.namespace}\0{gang.source}\0{gang.id}\0{generation}".encode()).digest()
         first = int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)
         pairs = [*_HOST_PORTS[first:], *_HOST_PORTS[:first]]
         port = next((one for one in pairs if one not in taken), pairs[0])
@@ -78,7 +86,7 @@ def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, A
         "name": gang.config_map,
         "namespace": gang.namespace,
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
-        "annotations": {names.PREFIX + "gang-id": gang.id},
+        "annotations": {GANG_ID_ANNOTATION: gang.id, GANG_SOURCE_ANNOTATION: gang.source},
         "ownerReferences": _owners(gang, {seat.uid for seat in record.seats}),
     }
     if resource_version:
@@ -114,7 +122,7 @@ def _content(record: Record) -> dict[str, Any]:
             " peers is left out for the same reason; each member is told its own part by its pod's annotation."
         )
         del data["peers"]
-    if not _fits([*data.values(), packed]):
+    if not _fits([*data.values(), packed]) or len(members) > _most_unpacked(packed):
         raise TooLarge(f"the record of {everyone} members does not fit into a ConfigMap's 1 MiB")
     return {"data": data, "binaryData": {_RECORD: packed}}
 
@@ -128,15 +136,31 @@ def owned_by(found: ConfigMap) -> bool:
     return found.metadata.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
 
 
+def _most_unpacked(packed: bytes) -> int:
+    return min(_MOST_UNPACKED, _MOST_RATIO * len(packed))
+
+
+def unpacked_size(found: ConfigMap) -> int:
+    """Bytes that :func:`record_of` reads, at most."""
+    return len(found.data.get(_RECORD, "")) or _most_unpacked(found.binary_data.get(_RECORD, b""))
+
+
 def record_of(found: ConfigMap) -> Record | None:
-    """The record in one of our ConfigMaps; None when a hand has made it unreadable."""
+    """The record in one of our ConfigMaps; None when a hand has made it unreadable.
+
+    No more is unpacked than a record can mean, and all that it costs is in proportion to the bytes that the ConfigMap has.
+    """
     try:
-        generation = int(found.data.get("generation", "0"))
+        generation = int(found.data.get("generation", "0")[:_MOST_DIGITS])
         members: str | bytes = found.data.get(_RECORD, "")
         if not members:
-            members = zlib.decompressobj().decompress(found.binary_data[_RECORD], _MOST_UNPACKED)
+            packed = found.binary_data[_RECORD]
+            unpacking = zlib.decompressobj()
+            members = unpacking.decompress(packed, _most_unpacked(packed))
+            if unpacking.unconsumed_tail:
+                return None
         stored = msgspec.json.decode(members, type=_Stored)
-    except (KeyError, ValueError, zlib.error, msgspec.MsgspecError):
+    except (KeyError, ValueError, zlib.error, msgspec.MsgspecError, RecursionError):
         return None
     return Record(
         generation=generation,
@@ -148,17 +172,28 @@ def record_of(found: ConfigMap) -> Record | None:
     )
 
 
-def roster_patch(member: Member, answer: Answer, record: Record | None, epoch: int) -> list[dict[str, Any]] | None:
+def roster_patch(
+    member: Member,
+    answer: Answer,
+    record: Record | None,
+    epoch: int,
+    past: Callable[[Member], Past | None] = lambda _: None,
+) -> list[dict[str, Any]] | None:
     """The JSON Patch that tells ``member`` its answer, or None when it has been told already, by whichever leader.
 
     Its tests make it fail when the pod is another one or has been told something else in the meantime: a leader that was
-    paused cannot overwrite what its successor has said.
+    paused cannot overwrite what its successor has said. ``past``: what goes with a sealed roster; what has been told of it stays.
     """
     roster, told = _roster(member, answer, record, epoch), member.told
-    if told is not None and msgspec.structs.replace(told, epoch=epoch) == roster:
-        return None
+    if told is not None:
+        # What a release before this one has told is not told again for what it did not know of.
+        known = msgspec.structs.replace(told, epoch=epoch, successors=told.successors or roster.successors, past=None)
+        if known == roster:
+            return None
     if told is not None and answer.answer == told.answer == "fail" and told.generation == answer.generation:
         return None  # a generation ends once, and for all with the cause that was seen first
+    if roster.answer == "sealed":
+        roster = msgspec.structs.replace(roster, past=past(member))
     path = "/metadata/annotations/" + names.ROSTER_ANNOTATION.replace("/", "~1")
     return [
         {"op": "test", "path": "/metadata/uid", "value": member.uid},
@@ -185,7 +220,21 @@ def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -
         master_port=record.master_port,
         control_port=record.control_port,
         token=record.token,
+        successors=_successors(record.seats),
     )
+
+
+def _successors(seats: Sequence[Seat]) -> tuple[tuple[int, str], ...]:
+    """Each on a node of its own: they are there for when rank 0's is lost."""
+    found: list[tuple[int, str]] = []
+    nodes = {seats[0].node}
+    for rank, seat in enumerate(seats):
+        if len(found) == _SUCCESSORS:
+            break
+        if seat.node not in nodes:
+            nodes.add(seat.node)
+            found.append((rank, seat.ip))
+    return tuple(found)
 
 
 def _owners(gang: Gang, sealed: set[str]) -> list[Mapping[str, Any]]:

@@ -6,13 +6,19 @@ Pure. Its name follows from what it is about, so creating it a second time is a 
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 from typing import Any, Final
 
 from preflight_proto import names
 
-__all__ = ["event", "printable"]
+__all__ = ["event", "printable", "timestamp"]
 
 _MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
+
+
+def timestamp(at: datetime) -> str:
+    """A time in UTC as an Event has it (RFC 3339)."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def event(

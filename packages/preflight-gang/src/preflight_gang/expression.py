@@ -9,12 +9,13 @@ Length, depth and the values looked at are limited, so no object makes it costly
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["MAX_LENGTH", "Expression", "ExpressionError", "NoNumber", "parse"]
+__all__ = ["MAX_LENGTH", "MAX_SIZE", "Expression", "ExpressionError", "NoNumber", "beyond", "parse"]
 
 MAX_LENGTH: Final = 256
 MAX_STEPS: Final = 16
@@ -55,9 +56,19 @@ class Expression(msgspec.Struct, frozen=True):
             for factor in term:
                 product *= factor if isinstance(factor, int) else _sum(item, factor, 0, left)
             total += product
-        if total > MAX_SIZE:
-            raise NoNumber(f"its size {total} is more than the {MAX_SIZE} that a gang can have")
+        if not 0 <= total <= MAX_SIZE:
+            raise NoNumber(beyond(total))
         return total
+
+
+def beyond(size: int) -> str:
+    """Why ``size`` is none that a gang can have; fits behind the object's name. A number as long as its author likes is not written out."""
+    number = str(size) if abs(size) < 2**63 else f"of {math.ceil(abs(size).bit_length() * math.log10(2))} digits"
+    return (
+        f"its size {number} is more than the {MAX_SIZE} that a gang can have"
+        if size > 0
+        else f"its size {number} is below zero"
+    )
 
 
 def parse(text: str) -> Expression:

@@ -1,10 +1,17 @@
-"""/healthz, /readyz and /metrics on a plain port, from a thread of their own: a busy event loop still answers."""
+"""/healthz, /readyz and /metrics on a plain port, from a thread of their own: a busy event loop still answers.
+
+Anybody on the network may connect, so there is a bound to the connections, to what is read of each and to its time. Who comes when all
+are taken takes the place of the one that has been silent for longest: a probe sends its request at once, an idle connection waits.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -14,40 +21,83 @@ __all__ = ["HealthServer"]
 Probe = Callable[[], str]
 """Empty when all is well, else what is not."""
 
+MOST_CONNECTIONS: Final = 64
+MOST_HEADERS: Final = 8 * 1024
+"""Bytes."""
+REQUEST_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 10.0
+_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_TEXT: Final = "text/plain; charset=utf-8"
+
 
 class HealthServer:
     """Serves from construction to :meth:`close`; ``port`` is the one it got. Raises OSError when it cannot listen."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, healthy: Probe, ready: Probe) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-                    return
-                probe = {"/healthz": healthy, "/readyz": ready}.get(self.path)
-                if probe is None:
-                    self._answer(404, b"there is /healthz, /readyz and /metrics\n")
-                    return
-                trouble = probe()
-                self._answer(503 if trouble else 200, (trouble or "ok").encode() + b"\n")
-
-            def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Probes come every few seconds: nothing to tell."""
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._registry, self._probes = registry, {"/healthz": healthy, "/readyz": ready}
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their request; who came first stands first
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, port), family=family, backlog=1024)
+        self.port = int(self._listening.getsockname()[1])
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._turn, name="health", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+    def _turn(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._run())
+
+    async def _run(self) -> None:
+        server = await asyncio.start_server(self._serve, sock=self._listening, limit=MOST_HEADERS)
+        await self._stop.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._waiting[writer] = None
+        if len(self._waiting) > MOST_CONNECTIONS:
+            longest = next(iter(self._waiting))
+            del self._waiting[longest]
+            longest.transport.abort()
+        try:
+            # What ends here is somebody else's connection, and told to nobody: too slow, too long, cut off.
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                self._waiting.pop(writer, None)
+                status, kind, body = self._answer(head)
+                lines = (
+                    f"HTTP/1.1 {status} {_REASONS[status]}",
+                    f"Content-Type: {kind}",
+                    f"Content-Length: {len(body)}",
+                    "Connection: close",
+                )
+                writer.write("\r\n".join([*lines, "", ""]).encode() + (b"" if head.startswith(b"HEAD ") else body))
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._waiting.pop(writer, None)
+            writer.transport.abort()
+
+    def _answer(self, head: bytes) -> tuple[int, str, bytes]:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        if method not in {b"GET", b"HEAD"}:
+            return 405, _TEXT, b"only GET is answered\n"
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        if (probe := self._probes.get(path)) is None:
+            return 404, _TEXT, b"there is /healthz, /readyz and /metrics\n"
+        trouble = probe()
+        return 503 if trouble else 200, _TEXT, (trouble or "ok").encode() + b"\n"

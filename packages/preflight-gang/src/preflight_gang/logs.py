@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-__all__ = ["set_up"]
+__all__ = ["fault", "set_up"]
 
 COMPONENT: Final = "preflight-gang"
+_FRAMES: Final = 5
+_MOST: Final = 1000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -26,8 +30,22 @@ class _JsonLines(logging.Formatter):
             **getattr(record, "about", {}),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+            line |= _told(record.exc_info[1])
         return _encode(line).decode()
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """What went wrong, and where: of the innermost, where several stand in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+    return {"error": f"{type(error).__name__}: {error}"[:_MOST], "at": where}
+
+
+def fault(message: str, error: Exception) -> None:
+    """One line about what should never be."""
+    logging.getLogger(__name__).critical(message, exc_info=error)
 
 
 def set_up(level: str) -> None:

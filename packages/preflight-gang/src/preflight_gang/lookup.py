@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from .kube.client import Client, KubeError
+from .kube.client import Client, KubeError, Unreadable
 from .kube.reflector import Change, Reflector
 from .objects import OwnerReference
 from .sizes import Kind, Known
@@ -37,6 +37,7 @@ class Objects:
     def __init__(self, client: Client, changed: Callable[[Kind, str, str], None], sources: Sources) -> None:
         self._client, self._changed, self._sources = client, changed, sources
         self._found: dict[tuple[Kind, str, str], Known] = {}
+        self._unreadable: dict[tuple[Kind, str, str], str] = {}
         self._state: dict[Kind, str] = {}
         self._version: dict[Kind, str] = {}
         self._group: anyio.abc.TaskGroup | None = None
@@ -47,6 +48,8 @@ class Objects:
         for kind in self._sources[source]:
             if (found := self._found.get((kind, namespace, name))) is not None:
                 return found
+            if (why := self._unreadable.get((kind, namespace, name))) is not None:
+                return f"cannot be read: {why}"
             if kind not in self._state:
                 self._state[kind] = "cannot be read yet"
                 if self._group is not None:
@@ -84,7 +87,15 @@ class Objects:
                 self._found[key] = change.object
             self._changed(*key)
 
-        reflector = Reflector(self._client, path, kind.type, on_change=on_change)
+        def on_unreadable(one: Unreadable, there: bool) -> None:
+            key = (kind, one.metadata.namespace, one.metadata.name)
+            if there:
+                self._unreadable[key] = one.why
+            else:
+                self._unreadable.pop(key, None)
+            self._changed(*key)
+
+        reflector = Reflector(self._client, path, kind.type, on_change=on_change, on_unreadable=on_unreadable)
         async with anyio.create_task_group() as group:
             group.start_soon(reflector.run)
             await reflector.synced.wait()

@@ -1,7 +1,7 @@
 """From a stamped pod to a member of a gang: where it stands, and why it is not further.
 
 Pure. The stamp is the webhook's word about identity; here it is believed only when it proves itself (label and ConfigMap name
-follow from namespace and raw id).
+follow from namespace, source and raw id).
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ import msgspec
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster, decode_roster
-from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash
+from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash, gang_id, naming_source
 
-from .objects import ContainerStatus, OwnerReference, Pod, Terminated
+from .objects import POD_GROUP_ANNOTATION, Condition, ContainerStatus, OwnerReference, Pod, Terminated
 
-__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "gang_check", "key_of", "member", "read"]
-
-_POD_GROUP: Final = "pod-group-name"
-"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
+__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "code_word", "gang_check", "key_of", "member", "read"]
 
 STUCK: Final = {
     "ErrImagePull": "IMAGE_PULL",
@@ -49,7 +46,7 @@ _RUNTIMES_WORDS: Final = {
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
 Key = tuple[str, str]
-"""A gang: namespace and raw id."""
+"""A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` has them."""
 
 
 class Stage(StrEnum):
@@ -77,7 +74,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written,
     and ``told`` the same read (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of
-    the pod since. ``pod_group`` names the object that knows the size where the stamp could not.
+    the pod since. ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``: stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no room.
     """
 
     uid: str
@@ -101,6 +98,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     object: str | None
     source: str
     pod_group: str | None
+    earlier: bool = False
+    can_start: bool = True
 
     @property
     def alive(self) -> bool:
@@ -117,12 +116,12 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     if text is None:
         return None
     stamp = decode_stamp(text)
-    namespace = pod.metadata.namespace
-    if stamp.config_map != configmap_name(namespace, stamp.id):
+    namespace, source = pod.metadata.namespace, naming_source(stamp)
+    if stamp.config_map != configmap_name(namespace, stamp.id, source):
         raise ContractError(f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}")
-    if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id):
+    if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
         raise ContractError(f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}")
-    return (namespace, stamp.id), stamp
+    return (namespace, gang_id(stamp.source, stamp.id)), stamp
 
 
 def gang_check(pod: Pod) -> str | None:
@@ -165,7 +164,9 @@ def member(pod: Pod, stamp: Stamp) -> Member:
         size=stamp.size,
         object=stamp.object,
         source=stamp.source,
-        pod_group=pod.metadata.annotations.get(_POD_GROUP) if stamp.source == "owner" else None,
+        pod_group=pod.metadata.annotations.get(POD_GROUP_ANNOTATION) if stamp.source == "owner" else None,
+        earlier=not naming_source(stamp),
+        can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
     )
 
 
@@ -216,7 +217,7 @@ def read(container: str, end: Terminated) -> Result:
         return msgspec.structs.replace(
             result, outcome="inconclusive", code="BAD_RESULT", reason=f"its result says {said!r}, which is no outcome"
         )
-    if not _CODE.fullmatch(result.code):
+    if code_word(result.code) != result.code:
         result = msgspec.structs.replace(result, code="BAD_CODE")
     if result.code not in {f"EXIT_{end.exit_code}", "KILLED"}:
         return result
@@ -229,6 +230,11 @@ def read(container: str, end: Terminated) -> Result:
             result, outcome="inconclusive", code="TERMINATED", reason="it was ended before it had a result"
         )
     return result
+
+
+def code_word(code: str) -> str:
+    """``code`` where it is a word that can be a label, or empty; else `BAD_CODE`."""
+    return code if _CODE.fullmatch(code) else "BAD_CODE"
 
 
 def _stage(
@@ -255,11 +261,15 @@ def _stage(
     return Stage.CHECKING, f"running {running}" if running else "starting its checks"
 
 
+def _unscheduled(pod: Pod) -> Condition | None:
+    """What the scheduler says of a pod that it has no node for."""
+    return next((one for one in pod.status.conditions if one.type == "PodScheduled" and one.status != "True"), None)
+
+
 def _why_no_address(pod: Pod) -> str:
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status != "True":
-            told = f": {condition.message}" if condition.message else ""
-            return f"{condition.reason or 'not scheduled'}{told}"
+    if (condition := _unscheduled(pod)) is not None:
+        told = f": {condition.message}" if condition.message else ""
+        return f"{condition.reason or 'not scheduled'}{told}"
     if not pod.spec.node_name:
         return "not scheduled yet"
     return f"starting on {pod.spec.node_name}"

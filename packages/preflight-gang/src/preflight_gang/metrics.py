@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter as TotalOf
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily
+from preflight_proto.program import package_version
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from . import codes
+from .fleet import Fleet
 from .kube.client import Requests
+from .kube.mirrors import Mirrors
+from .labels import Labels
 
 __all__ = ["Metrics"]
 
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 900, 1800, 3600)
 _GANG_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
-_MAX_VALUES = 2000
+_MOST_NODES = 2000
+_MOST_NAMESPACES = 2000
+_MOST_CODES = 64
+"""Of each check that is not a built-in one."""
+
+
+class _ByNode:
+    """A counter by check, node and error code: so many nodes, and of somebody else's check so many codes, at a time."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._nodes = Labels(_MOST_NODES)
+        self._codes: dict[str, Labels] = {}
+        self._series: set[tuple[str, str, str]] = set()
+
+    def inc(self, namespace: str, check: str, node: str, code: str) -> None:
+        for gone in self._nodes.use("", node):
+            self._remove([series for series in self._series if series[1] == gone])
+        label = codes.known(check, code)
+        if label is None:
+            label = code
+            for gone in self._codes.setdefault(check, Labels(_MOST_CODES)).use(namespace, code):
+                self._remove([series for series in self._series if (series[0], series[2]) == (check, gone)])
+        self._series.add((check, node, label))
+        self._counter.labels(check, node, label).inc()
+
+    def _remove(self, gone: Iterable[tuple[str, str, str]]) -> None:
+        for series in gone:
+            self._series.discard(series)
+            self._counter.remove(*series)
 
 
 class Metrics:
-    """One registry. Label values come from closed sets: configured checks, outcomes, and at most 2,000 others each."""
+    """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes of the cluster. What users name
+    is bounded, and a namespace's values push out its own: :mod:`.labels`."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
         self.registry = CollectorRegistry()
-        self._seen: dict[str, set[str]] = {}
+        self.fleet = Fleet()
+        self.remembered: Callable[[], Iterable[tuple[str, int, Mapping[str, float]]]] = lambda: ()
+        self._show_fleet()
+        Gauge(
+            "preflight_build_info",
+            "1; which version of which program runs.",
+            ["program", "version"],
+            registry=self.registry,
+        ).labels("preflight-gang", package_version("preflight-gang")).set(1)
         self.checks = Counter(
             "preflight_check", "Runs of checks by result.", ["check", "result"], registry=self.registry
         )
@@ -39,10 +84,17 @@ class Metrics:
             ["check", "node", "error_code"],
             registry=self.registry,
         )
+        self.blamed = Counter(
+            "preflight_blamed",
+            "Verdicts that blame the node they were reached on, or a GPU of it, by error code.",
+            ["check", "node", "error_code"],
+            registry=self.registry,
+        )
+        self._failed, self._blamed = _ByNode(self.failures), _ByNode(self.blamed)
         self.gang_wait = Histogram(
             "preflight_gang_wait_seconds",
-            "From a gang's first address to its roster, by the workload's kind and name.",
-            ["workload"],
+            "From a gang's first address to its roster, by how the gang is known.",
+            ["source"],
             buckets=_GANG_SECONDS,
             registry=self.registry,
         )
@@ -85,10 +137,89 @@ class Metrics:
 
         self.registry.register(Sent())
 
-    def bounded(self, label: str, value: str) -> str:
-        """``value``, or `other` once the label has had as many values as it may."""
-        seen = self._seen.setdefault(label, set())
-        if value not in seen and len(seen) >= _MAX_VALUES:
-            return "other"
-        seen.add(value)
-        return value
+    def failed(self, namespace: str, check: str, node: str, code: str) -> None:
+        """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the pod."""
+        self._failed.inc(namespace, check, node, code)
+
+    def blames(self, namespace: str, check: str, node: str, code: str) -> None:
+        """Count a verdict that blames its own node with ``code``; as for :meth:`failed`."""
+        self._blamed.inc(namespace, check, node, code)
+
+    def _show_fleet(self) -> None:
+        fleet, metrics = self.fleet, self
+
+        class Shown(Collector):
+            def collect(self) -> Iterator[Metric]:
+                passed = GaugeMetricFamily(
+                    "preflight_node_last_pass_timestamp_seconds",
+                    "When a check last passed on the node, as Unix time.",
+                    labels=["check", "node"],
+                )
+                measured = GaugeMetricFamily(
+                    "preflight_measured_gbps",
+                    "The bandwidth that a check measured last on the node, in GB/s.",
+                    labels=["check", "node"],
+                )
+                for node, check, seen in fleet:
+                    if seen.passed is not None:
+                        passed.add_metric([check, node], seen.passed)
+                    if seen.gbps is not None:
+                        measured.add_metric([check, node], seen.gbps)
+                yield passed
+                yield measured
+                spells = GaugeMetricFamily(
+                    "preflight_node_bad_spells",
+                    "Gangs that are remembered to have found the node bad, four at most.",
+                    labels=["node"],
+                )
+                usual = GaugeMetricFamily(
+                    "preflight_node_usual_gbps",
+                    "The median of what is remembered of the node, in GB/s, by what was measured.",
+                    labels=["node", "of"],
+                )
+                for node, count, figures in metrics.remembered():
+                    spells.add_metric([node], count)
+                    for of, value in figures.items():
+                        usual.add_metric([node, of], value)
+                yield spells
+                yield usual
+
+        self.registry.register(Shown())
+
+    def formed(self, source: str, seconds: float) -> None:
+        """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built in or configured."""
+        self.gang_wait.labels(source).observe(seconds)
+
+    def count_unchecked(self, found: Mapping[tuple[str, str], int]) -> None:
+        """Show ``found``: pods by namespace and reason. The namespaces beyond the 2,000 with the most pods are one, `other`."""
+        by_namespace: TotalOf[str] = TotalOf()
+        for (namespace, _), pods in found.items():
+            by_namespace[namespace] += pods
+        shown = {namespace for namespace, _ in by_namespace.most_common(_MOST_NAMESPACES)}
+        self.unchecked.clear()
+        for (namespace, reason), pods in found.items():
+            self.unchecked.labels(namespace if namespace in shown else codes.OTHER, reason).inc(pods)
+
+    def mirrored(self, mirrors: Mirrors) -> None:
+        """Show how well the mirrors follow the cluster."""
+
+        class Mirrored(Collector):
+            def collect(self) -> Iterator[Metric]:
+                behind = GaugeMetricFamily(
+                    "preflight_gang_behind",
+                    "1 while a mirror of the collection is behind the cluster.",
+                    labels=["path"],
+                )
+                for path, seconds in sorted(mirrors.behind().items()):
+                    behind.add_metric([path], float(seconds > 0))
+                yield behind
+                unreadable = CounterMetricFamily(
+                    "preflight_gang_unreadable",
+                    "Objects, as often as they were read, that could not be and are passed over.",
+                    labels=["path"],
+                )
+                for path, count in sorted(dict(mirrors.unreadable).items()):
+                    unreadable.add_metric([path], count)
+                yield unreadable
+
+        self.registry.register(Mirrored())

@@ -6,6 +6,7 @@ alone reads it, it goes with the first roster and costs no write of its own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from preflight_proto import names
 from .membership import gang_check
 from .objects import Node, Pod
 
-__all__ = ["facts_patch", "goes_with_roster", "set_annotation", "untold"]
+__all__ = ["facts_patch", "goes_with_roster", "identity", "set_annotation", "untold"]
 
 
 def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
@@ -38,6 +39,18 @@ def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection
     }
 
 
+def identity(node: Node) -> str:
+    """Changes with what may have changed the hardware: another node of that name, machine or boot, or somebody who says that it was repaired."""
+    about = node.metadata
+    told = (
+        about.uid,
+        node.spec.provider_id,
+        node.status.node_info.boot_id,
+        about.annotations.get(names.REPAIRED_ANNOTATION, ""),
+    )
+    return hashlib.blake2s("\0".join(told).encode(errors="replace"), digest_size=8).hexdigest()
+
+
 def goes_with_roster(pod: Pod) -> bool:
     """Whether nobody but the gang's check reads about the node, and its first roster is still to come."""
     if pod.metadata.annotations.get(names.ROSTER_ANNOTATION) != "":
@@ -50,7 +63,7 @@ def goes_with_roster(pod: Pod) -> bool:
 def facts_patch(pod: Pod, values: Mapping[str, str]) -> list[dict[str, Any]]:
     """The JSON Patch that writes ``values`` to the pod, if it is still this one."""
     patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}]
-    if pod.metadata.annotations:
+    if pod.metadata.annotated:
         return [*patch, *(set_annotation(key, value) for key, value in values.items())]
     return [
         *patch,

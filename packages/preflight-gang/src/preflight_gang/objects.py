@@ -1,6 +1,7 @@
 """The fields of Kubernetes objects that the gang controller reads, and no others.
 
-msgspec skips what is not named here without building it: memory follows these fields, not the cluster.
+msgspec skips what is not named here without building it: memory follows these fields, not the cluster. What anybody may write into
+them without a limit of Kubernetes' own (annotations, owners, how many containers) has one here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import Final
 
 import msgspec
 from preflight_proto import names
+from preflight_proto.stamp import configmap_name
 
 __all__ = [
+    "GANG_ID_ANNOTATION",
+    "GANG_SOURCE_ANNOTATION",
+    "POD_GROUP_ANNOTATION",
     "Condition",
     "ConfigMap",
     "ContainerState",
@@ -29,6 +34,35 @@ __all__ = [
 ]
 
 
+GANG_ID_ANNOTATION: Final = names.PREFIX + "gang-id"
+GANG_SOURCE_ANNOTATION: Final = names.PREFIX + "gang-source"
+"""On a gang's ConfigMap: the raw id and the source that its name follows from; releases that stamped version 1 wrote no source."""
+POD_GROUP_ANNOTATION: Final = "pod-group-name"
+"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
+
+_LABELS: Final = (names.GANG_LABEL, names.CHECKED_LABEL, names.MANAGED_BY_LABEL)
+_ANNOTATIONS: Final = {
+    names.GANG_ANNOTATION: 4096,  # an id and a few names of 253 at most
+    names.ROSTER_ANNOTATION: 32 * 1024,  # ours name eight missing members, each with what the scheduler says of it
+    names.INSTANCE_TYPE_ANNOTATION: 64,  # these two: only whether they are there
+    names.TOPOLOGY_ANNOTATION: 64,
+    names.CLAIMS_ANNOTATION: 1,  # as these two: the audit reads it anew
+    GANG_ID_ANNOTATION: 1024,
+    GANG_SOURCE_ANNOTATION: 64,
+    POD_GROUP_ANNOTATION: 253,
+}
+"""Those that are read, and the characters that are kept of each. One that is longer is none of ours, and is cut: then it is
+refused for what it is, instead of not being there."""
+_MOST_CONTAINERS: Final = 128
+"""Init containers of a pod that are looked at: workloads have tens."""
+_MOST_OWNER: Final = 1024
+"""Characters of an owner reference's texts: names have 253."""
+_MOST_MESSAGE: Final = 4096
+"""Characters: a kubelet's limit for one termination message (MaxContainerTerminationMessageLength)."""
+_MOST_WORDS: Final = 400
+"""Characters of what a condition says: eight of them must fit into a roster."""
+
+
 class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
     pass
 
@@ -40,8 +74,14 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     uid: str
     controller: bool = False
 
+    @property
+    def fits(self) -> bool:
+        return len(self.api_version) + len(self.kind) + len(self.name) + len(self.uid) <= _MOST_OWNER
+
 
 class Metadata(_Object, frozen=True, kw_only=True):
+    """``labels``, ``annotations``: those that are read. ``annotated``: whether there are any at all. ``owner_references``: the controller."""
+
     name: str
     namespace: str = ""
     uid: str = ""
@@ -51,6 +91,22 @@ class Metadata(_Object, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
+    annotated: bool = False
+
+    def __post_init__(self) -> None:
+        labels, annotations, owners = self.labels, self.annotations, self.owner_references
+        put = msgspec.structs.force_setattr
+        put(self, "annotated", bool(annotations))
+        if labels:
+            put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
+        if annotations:
+            kept = {key: annotations[key] for key in _ANNOTATIONS.keys() & annotations.keys()}
+            for key, value in kept.items():
+                if len(value) > (most := _ANNOTATIONS[key]):
+                    kept[key] = value[: most - 1] + "…"
+            put(self, "annotations", kept)
+        if owners:
+            put(self, "owner_references", tuple(one for one in owners if one.controller and one.fits)[:1])
 
 
 class Mount(_Object, frozen=True, kw_only=True):
@@ -58,8 +114,15 @@ class Mount(_Object, frozen=True, kw_only=True):
 
 
 class Container(_Object, frozen=True, kw_only=True):
+    """``volume_mounts``: those of our volumes."""
+
     name: str
     volume_mounts: tuple[Mount, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.volume_mounts:
+            kept = tuple(mount for mount in self.volume_mounts if mount.name.startswith(names.VOLUME_PREFIX))
+            msgspec.structs.force_setattr(self, "volume_mounts", kept[:_MOST_CONTAINERS])
 
 
 class FieldRef(_Object, frozen=True, kw_only=True):
@@ -97,6 +160,8 @@ class Volume(_Object, frozen=True, kw_only=True):
 
 _SAME: Final[dict[tuple[Volume, ...], tuple[Volume, ...]]] = {}
 _MOST_SAME: Final = 256
+_MOST_VOLUMES: Final = 4
+"""Of ours that show the node: the gang's and the node's own."""
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
@@ -109,18 +174,38 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         kept = tuple(v for v in self.volumes if v.name.startswith(names.VOLUME_PREFIX) and _shows_the_node(v))
+        kept = tuple(_node_alone(v) for v in kept[:_MOST_VOLUMES])
         if len(_SAME) < _MOST_SAME:
             kept = _SAME.setdefault(kept, kept)
         msgspec.structs.force_setattr(self, "volumes", _SAME.get(kept, kept))
+        if len(self.init_containers) > _MOST_CONTAINERS:
+            msgspec.structs.force_setattr(self, "init_containers", self.init_containers[:_MOST_CONTAINERS])
+
+
+def _node_alone(volume: Volume) -> Volume:
+    """The volume as if it showed nothing but what is read of it."""
+    shown = [a for a in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION) if volume.shows(a)]
+    items = tuple(ShownField(field_ref=FieldRef(field_path=f"metadata.annotations['{one}']")) for one in shown)
+    return Volume(name=volume.name, downward_api=ShownFields(items=items))
 
 
 def _shows_the_node(volume: Volume) -> bool:
     return volume.shows(names.INSTANCE_TYPE_ANNOTATION) or volume.shows(names.TOPOLOGY_ANNOTATION)
 
 
+def _cut(one: Waiting | Terminated | Condition, most: int = _MOST_MESSAGE) -> None:
+    if len(one.message) > most:
+        msgspec.structs.force_setattr(one, "message", one.message[: most - 1] + "…")
+    if len(one.reason) > _MOST_OWNER:
+        msgspec.structs.force_setattr(one, "reason", one.reason[:_MOST_OWNER])
+
+
 class Waiting(_Object, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
+
+    def __post_init__(self) -> None:
+        _cut(self)
 
 
 class Running(_Object, frozen=True, kw_only=True):
@@ -134,6 +219,9 @@ class Terminated(_Object, frozen=True, kw_only=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     container_id: str = msgspec.field(name="containerID", default="")
+
+    def __post_init__(self) -> None:
+        _cut(self)
 
 
 class ContainerState(_Object, frozen=True, kw_only=True):
@@ -155,12 +243,20 @@ class Condition(_Object, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
 
+    def __post_init__(self) -> None:
+        _cut(self, _MOST_WORDS)
+
 
 class PodStatus(_Object, frozen=True, kw_only=True):
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("conditions", "init_container_statuses"):
+            if len(kept := getattr(self, field)) > _MOST_CONTAINERS:
+                msgspec.structs.force_setattr(self, field, kept[:_MOST_CONTAINERS])
 
 
 class Pod(_Object, frozen=True, kw_only=True):
@@ -170,20 +266,66 @@ class Pod(_Object, frozen=True, kw_only=True):
 
 
 class ConfigMap(_Object, frozen=True, kw_only=True):
+    """Of a ConfigMap that is no gang's, by its name, the metadata alone; of one that is, what makes its record."""
+
     metadata: Metadata
     data: dict[str, str] = {}
     binary_data: dict[str, bytes] = {}
 
+    def __post_init__(self) -> None:
+        put, ours = msgspec.structs.force_setattr, self.gang is not None
+        for field in ("data", "binary_data"):
+            kept = getattr(self, field)
+            put(self, field, {key: kept[key] for key in _RECORD if key in kept} if ours else {})
+
+    @property
+    def gang(self) -> tuple[str, str] | None:
+        """(source, raw id) of the gang whose ConfigMap this is by its name, the source empty where it does not say it; None where the name
+        does not follow from them."""
+        about = self.metadata
+        raw, source = about.annotations.get(GANG_ID_ANNOTATION), about.annotations.get(GANG_SOURCE_ANNOTATION, "")
+        if raw is None or not about.name.startswith(names.GANG_CONFIGMAP_PREFIX):
+            return None
+        named = any(about.name == configmap_name(about.namespace, raw, by) for by in dict.fromkeys((source, "")))
+        return (source, raw) if named else None
+
+
+_RECORD: Final = ("generation", "members")
+
+
+_MOST_REPAIRED: Final = 256
+"""Characters of who says that a node was repaired, and when."""
+
 
 class NodeMetadata(_Object, frozen=True, kw_only=True):
     name: str
+    uid: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        said = self.annotations.get(names.REPAIRED_ANNOTATION, "")[:_MOST_REPAIRED]
+        msgspec.structs.force_setattr(self, "annotations", {names.REPAIRED_ANNOTATION: said} if said else {})
+
+
+class NodeSpec(_Object, frozen=True, kw_only=True):
+    provider_id: str = msgspec.field(name="providerID", default="")
+
+
+class NodeInfo(_Object, frozen=True, kw_only=True):
+    boot_id: str = msgspec.field(name="bootID", default="")
+
+
+class NodeStatus(_Object, frozen=True, kw_only=True):
+    node_info: NodeInfo = NodeInfo()
 
 
 class Node(_Object, frozen=True, kw_only=True):
-    """A node's labels; what else it reports, every few minutes, makes no difference here."""
+    """A node's labels, and which machine it is since which boot; what else it reports, every few minutes, makes no difference here."""
 
     metadata: NodeMetadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
 
 
 def node_with(labels: Collection[str]) -> type[Node]:

@@ -6,6 +6,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
+import anyio
 from preflight_proto.policy import path
 
 from .kube.client import Client
@@ -19,8 +20,7 @@ __all__ = ["Policies"]
 
 ABSENT_RETRY: Final = 60.0
 """Seconds after which it is seen whether the cluster has the definition by now."""
-RETRY: Final = 5.0
-"""Seconds after which what the API server refused or did not answer is tried again."""
+WORKERS: Final = 4
 REST: Final = 0.1
 """Seconds between two looks at a namespace, however often its objects change."""
 
@@ -34,7 +34,7 @@ class Policies:
         self._metrics = metrics
         self.seen: dict[str, dict[str, Policy]] = {}
         """By namespace and uid."""
-        self._namespaces: Queue[str] = Queue("namespace", lambda _: REST)
+        self._namespaces: Queue = Queue("namespace", lambda _: REST)
         self._mirror = Reflector(client, path(), Policy, on_change=self._changed, absent_retry=ABSENT_RETRY)
 
     async def mirror(self) -> None:
@@ -49,14 +49,16 @@ class Policies:
                 del self.seen[namespace]
         else:
             known[change.key] = change.object
-        self._namespaces.add(namespace)
+        self._namespaces.add((namespace, ""))
 
     async def lead(self, writer: Writer) -> None:
         """Keep what the objects say of themselves true, until cancelled."""
         await self._mirror.synced.wait()
         for namespace in self.seen:
-            self._namespaces.add(namespace)
-        await self._namespaces.work(lambda namespace: self._settle(writer, namespace), RETRY)
+            self._namespaces.add((namespace, ""))
+        async with anyio.create_task_group() as group:
+            for _ in range(WORKERS):
+                group.start_soon(self._namespaces.work, lambda key: self._settle(writer, key[0]))
 
     async def _settle(self, writer: Writer, namespace: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

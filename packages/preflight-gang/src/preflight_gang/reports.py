@@ -1,30 +1,41 @@
 """What concerns one injected pod alone: its checks' results become counts and Events, and it is told about its node.
 
 Both replicas keep up, the one that leads writes. What has been counted follows from the Events in the cluster, what has been told
-from the pod itself.
+from the pod itself. Only pods of opted-in namespaces are counted: in any other one anybody may write what looks like a check.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+from preflight_proto import names
+from preflight_proto.history import Past
 
+from .codes import OTHER
 from .config import Config
+from .events import timestamp
 from .kube.client import Client
 from .kube.reflector import Change, Reflector
+from .membership import Member, code_word
+from .memory import Memory
 from .metrics import Metrics
+from .namespaces import Namespaces
 from .nodes import facts_patch, goes_with_roster, untold
 from .objects import Node, Pod, node_with
 from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
+from .sealing import Gang
 from .workqueue import Queue
 from .writer import Writer
 
 __all__ = ["Reports"]
 
-RETRY: Final = 1.0
-WORKERS: Final = 4
+log = logging.getLogger(__name__)
+
+WORKERS: Final = 24
 NODES_LATEST: Final = 5.0
 """Seconds that a new leader waits, at most, until the nodes are read: a roster that is written before goes without them."""
 
@@ -32,9 +43,11 @@ NODES_LATEST: Final = 5.0
 class Reports:
     """Follows the pods that it is told of; acts while :meth:`lead` runs."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
         self._config, self._metrics, self._clock = config, metrics, client.clock
-        self.queue: Queue[str] = Queue("uid", clock=client.clock)
+        self.namespaces = Namespaces(client, config, self._namespace_changed)
+        self._left_out: set[str] = set()  # namespaces whose results are not counted, said once each
+        self.queue = Queue("uid", clock=client.clock)
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
         self._stuck: dict[tuple[str, str], float] = {}  # (uid, check) → since when it is not started
@@ -48,13 +61,17 @@ class Reports:
             key=lambda node: node.metadata.name,
         )
         self._nodes_wanted = anyio.Event()
+        self.memory = Memory(client, config, home)
+        metrics.remembered = self.memory.shown
 
     # --- what changes
 
     async def mirror(self) -> None:
-        """Keep up with the nodes, from the first pod on that is to be told about its own."""
-        await self._nodes_wanted.wait()
-        await self._nodes.run()
+        """Keep up with the namespaces, and with the nodes from the first pod on that is to be told about its own, or that fails."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.namespaces.mirror)
+            await self._nodes_wanted.wait()
+            group.start_soon(self._nodes.run)
 
     def seen(self, pod: Pod) -> None:
         """An injected pod as it is now."""
@@ -68,7 +85,7 @@ class Reports:
                 self._stuck.pop((uid, check), None)
         if pod.spec.volumes:
             self._nodes_wanted.set()
-        self.queue.add(uid)
+        self.queue.add((pod.metadata.namespace, uid))
 
     def gone(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)
@@ -80,22 +97,58 @@ class Reports:
             self._stuck.pop((uid, check), None)
 
     def _node_changed(self, change: Change[Node]) -> None:
-        if change.kind != "deleted":
+        if change.kind == "deleted":
+            self._metrics.fleet.forget(change.key)
+        else:
+            self.memory.there(change.object)
             for uid in self._homeless.pop(change.key, ()):
-                self.queue.add(uid)
+                if (pod := self._pods.get(uid)) is not None:
+                    self.queue.add((pod.metadata.namespace, uid))
+
+    def static(self) -> list[str]:
+        """The namespaces of checked pods that are a kubelet's own, once for each: it runs what its file says, and no check."""
+        return [
+            pod.metadata.namespace
+            for pod in self._pods.values()
+            if any(one.kind == "Node" and one.api_version == "v1" for one in pod.metadata.owner_references)
+        ]
+
+    def doubtful(self) -> set[str]:
+        """The namespaces of pods with the label of checked ones of which admission has written down what their claims were, or that have
+        no container of a check."""
+        return {
+            pod.metadata.namespace
+            for pod in self._pods.values()
+            if names.CLAIMS_ANNOTATION in pod.metadata.annotations
+            or not any(one.name.startswith(names.CONTAINER_PREFIX) for one in pod.spec.init_containers)
+        }
+
+    def _namespace_changed(self, name: str) -> None:
+        self._left_out.discard(name)
+        if self.namespaces.opted_in(name):
+            for uid, pod in self._pods.items():
+                if pod.metadata.namespace == name:
+                    self.queue.add((name, uid))
 
     # --- what the leader does
 
     async def lead(self, writer: Writer) -> None:
         """Report on every pod, until cancelled."""
-        for uid in self._pods:
-            self.queue.add(uid)
-        async with anyio.create_task_group() as group:
-            for _ in range(WORKERS):
-                group.start_soon(self.queue.work, lambda uid: self._report(writer, uid), RETRY)
+        await self.namespaces.synced.wait()
+        for uid, pod in self._pods.items():
+            self.queue.add((pod.metadata.namespace, uid))
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.memory.lead, writer)
+                for _ in range(WORKERS):
+                    group.start_soon(self.queue.work, lambda key: self._report(writer, key[1]))
+        finally:
+            self._metrics.fleet.clear()  # the next leader shows it
 
     async def wait_nodes(self) -> None:
-        """Until the nodes are known, if some pod is to be told; not for long, for gangs can do without."""
+        """Until the nodes are known, and what is remembered of them, if some pod is to be told; not for long, for gangs can do without."""
+        with anyio.move_on_after(NODES_LATEST):
+            await self.memory.load()
         if self._nodes_wanted.is_set():
             with anyio.move_on_after(NODES_LATEST):
                 await self._nodes.synced.wait()
@@ -104,6 +157,10 @@ class Reports:
         """The annotations about its node that go with the pod's first roster."""
         pod = self._pods.get(uid)
         return self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
+
+    def past_of(self, gang: Gang) -> Callable[[Member], Past | None]:
+        """What each member of the gang is told of its node's past."""
+        return self.memory.of(gang, self._pods.get, self._nodes.store.get)
 
     def _facts(self, pod: Pod) -> dict[str, str]:
         name = pod.spec.node_name
@@ -121,22 +178,40 @@ class Reports:
             return None
         if uid not in self._told and not goes_with_roster(pod) and (facts := self._facts(pod)):
             written = await writer.annotate(pod.metadata, facts_patch(pod, facts))
-            if written is None:
-                return RETRY
             if written:
                 self._told.add(uid)
+        if not self._counts(pod):
+            return writer.left(uid) or None
         again, late = self._late(pod)
         counted = self._counted.setdefault(uid, set())
         for ended in [*ended_checks(pod, self._config.checks), *late]:
             if ended.run in counted:
                 continue
-            new = await writer.event(event_of(pod, ended, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+            new = await writer.event(event_of(pod, ended, timestamp(datetime.now(UTC))))
             if new is None:
-                return RETRY
+                break
             counted.add(ended.run)
+            node = await self._node_label(pod)
+            self._note(pod, node, ended)
             if new:
-                self._count(pod, ended)
-        return again
+                self._count(pod, node, ended)
+        return min((seconds for seconds in (again, writer.left(uid) or None) if seconds is not None), default=None)
+
+    def _counts(self, pod: Pod) -> bool:
+        """Whether what a pod says of itself is counted."""
+        name = pod.metadata.namespace
+        if self.namespaces.opted_in(name):
+            return True
+        if name not in self._left_out and any(ended_checks(pod, self._config.checks)):
+            self._left_out.add(name)
+            self._metrics.config_errors.labels("namespace").inc()
+            log.warning(
+                "results are not counted: the namespace is not opted in",
+                extra={
+                    "about": {"namespace": name, "advice": "label it, or list it under `namespaces`, if it is to be"}
+                },
+            )
+        return False
 
     def _late(self, pod: Pod) -> tuple[float | None, list[Ended]]:
         """Checks that have not been started for too long, and the seconds until the next one will be."""
@@ -149,14 +224,30 @@ class Reports:
                 late.append(not_started(status, check))
         return min(waits, default=None), late
 
-    def _count(self, pod: Pod, ended: Ended) -> None:
-        result = ended.result
+    def _note(self, pod: Pod, node: str, ended: Ended) -> None:
+        """What the run says of its node, whoever has counted it."""
+        if ended.finished is not None and node in self._nodes.store:
+            at = min(ended.finished, datetime.now(UTC)).timestamp()
+            passed = ended.result.outcome == "passed"
+            self._metrics.fleet.note(node, ended.check, at, passed=passed, gbps=ended.result.measured)
+            self.memory.note(pod, self._nodes.store.get(node), ended)
+
+    def _count(self, pod: Pod, node: str, ended: Ended) -> None:
+        """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
+        result, namespace = ended.result, pod.metadata.namespace
         self._metrics.checks.labels(ended.check, result.outcome).inc()
         if ended.ran:
             self._metrics.duration.labels(ended.check).observe(ended.seconds)
         if result.outcome in {"failed", "inconclusive", "misconfigured"}:
-            self._metrics.failures.labels(
-                ended.check,
-                self._metrics.bounded("node", pod.spec.node_name),
-                self._metrics.bounded("error_code", result.code),
-            ).inc()
+            self._metrics.failed(namespace, ended.check, node, result.code)
+        if result.outcome == "failed" and (code := code_word(result.blames or "")):
+            self._metrics.blames(namespace, ended.check, node, code)
+
+    async def _node_label(self, pod: Pod) -> str:
+        """Where a pod runs, if the cluster has such a node: who creates a pod may name any."""
+        name = pod.spec.node_name
+        self._nodes_wanted.set()
+        with anyio.move_on_after(NODES_LATEST):
+            await self._nodes.synced.wait()
+        known = not name or name in self._nodes.store or not self._nodes.synced.is_set()
+        return name if known else OTHER

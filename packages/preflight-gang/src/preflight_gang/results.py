@@ -29,6 +29,10 @@ _REASONS: Final = {
 }
 
 
+_MOST_SECONDS: Final = 86_400.0
+"""More than any check's time; a forged one must not spoil the sum of true ones."""
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's.
 
@@ -45,10 +49,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long it took: by its own account, else by the kubelet's."""
-        if self.result.duration > 0 or self.started is None or self.finished is None:
-            return self.result.duration
-        return max(0.0, (self.finished - self.started).total_seconds())
+        """How long it took: by its own account, but not longer than by the kubelet's, nor than any check may take."""
+        own = self.result.duration
+        if self.started is None or self.finished is None:
+            return min(own, _MOST_SECONDS)
+        whole = max(0.0, (self.finished - self.started).total_seconds())
+        # The kubelet's times are whole seconds.
+        return min(own if own > 0 else whole, whole + 1.0, _MOST_SECONDS)
 
 
 def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[Ended]:
@@ -144,5 +151,7 @@ def _message(pod: Pod, ended: Ended) -> str:
         expected = f" of {result.expected:g} expected" if result.expected is not None else ""
         numbers = f" ({result.measured:g} GB/s{expected})"
     code = f" {result.code}" if result.code and result.code != "OK" else ""
-    observed = "" if result.gated else "; observed only, the pod is not held back"
-    return f"{ended.check}{at} {result.outcome}{code}{numbers}: {result.reason or f'exit status {ended.exit_code}'}{observed}"
+    said = result.reason or f"exit status {ended.exit_code}"
+    if not result.gated:
+        said = f"{said.removesuffix('.')}; observed only, the pod is not held back"
+    return f"{ended.check}{at} {result.outcome}{code}{numbers}: {said}"

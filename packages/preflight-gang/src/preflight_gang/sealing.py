@@ -9,7 +9,7 @@ earlier life therefore ignores everything about N.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -55,9 +55,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
-    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen."""
+    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen.
+    ``refused``: members whose pods cannot be written to, by uid, and why."""
 
     namespace: str
+    source: str
     id: str
     config_map: str
     members: tuple[Member, ...]
@@ -66,6 +68,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     owner: OwnerReference | None = None
     obstacle: str = ""
     departed: tuple[Member, ...] = ()
+    refused: Mapping[str, str] = {}
 
     @property
     def generation(self) -> int:
@@ -106,7 +109,7 @@ def decide(gang: Gang) -> Decision:
     # Who runs with the others of a generation that is over ends with them, with one cause; the rest form the next one.
     answers = {uid: Answer(answer="fail", generation=generation, reason=over) for uid in playing}
     forming = [m for m in alive if m.uid not in playing and m.stage is not Stage.PASSED]
-    ready = [m for m in forming if m.stage in _READY]
+    ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
         return Decision(seal=tuple(ready[:wanted]), answers=answers)
@@ -130,7 +133,7 @@ def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
         if now is not None and now.passed and now.attempt == seat.attempt:
             passed = True
             leaving = leaving or now.uid not in staying
-        elif (cause := _departed(seat, now)) is not None:
+        elif (cause := _departed(seat, now) or _unheard(gang, seat, now)) is not None:
             causes.append(cause)
         else:
             playing.add(seat.uid)
@@ -156,6 +159,23 @@ def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
     if now.ip != seat.ip:
         return 3, f"{seat.name} has another address"
     return None
+
+
+def _unheard(gang: Gang, seat: Seat, now: Member | None) -> tuple[int, str] | None:
+    """Why a seat's member will never hear that it is sealed; None when it has heard it, or may still do."""
+    assert now is not None
+    assert gang.record is not None
+    told, generation = now.told, gang.record.generation
+    if told is not None and (told.answer, told.generation) == ("wait", generation + 1):
+        return 6, f"{seat.name} takes part in the next generation"
+    if seat.uid not in gang.refused or (told is not None and (told.answer, told.generation) == ("sealed", generation)):
+        return None
+    return 4, f"{seat.name} cannot have its rank: {gang.refused[seat.uid]}"
+
+
+def _ready(gang: Gang, one: Member) -> bool:
+    """Whether it can be sealed: it has an address, and its pod can be written to."""
+    return one.stage in _READY and one.uid not in gang.refused
 
 
 def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
@@ -186,7 +206,7 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
     failed = [m for m in gang.members if m.stage is Stage.FAILED and m.failure is not None and not m.failure.own]
     over = _not_replaced(gang, len(forming))
     present = len(forming) + len(over)
-    late = [*(m for m in forming if m.stage not in _READY), *over]
+    late = [*(m for m in forming if not _ready(gang, m)), *over]
     everyone = _missing(gang, late, present)  # the same for all that are not late themselves
     answers = {}
     for one in forming:
@@ -194,7 +214,7 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
         if cause is not None:
             answers[one.uid] = Answer(answer="fail", generation=generation, reason=cause)
         else:
-            missing = everyone if one.stage in _READY else _missing(gang, late, present, besides=one.uid)
+            missing = everyone if _ready(gang, one) else _missing(gang, late, present, besides=one.uid)
             answers[one.uid] = Answer(answer="wait", generation=generation, missing=missing)
     return answers
 
@@ -236,7 +256,7 @@ def _missing(gang: Gang, late: Sequence[Member], present: int, besides: str = ""
     if wanted is None:
         return (gang.sized.unknown,)
     others = len(late) - bool(besides)
-    missing = [f"{m.name}: {m.why}" for m in late[: NAMED + 1] if m.uid != besides][:NAMED]
+    missing = [f"{m.name}: {gang.refused.get(m.uid, m.why)}" for m in late[: NAMED + 1] if m.uid != besides][:NAMED]
     if others > NAMED:
         missing.append(f"and {others - NAMED} more")
     if wanted > present:

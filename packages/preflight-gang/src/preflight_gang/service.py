@@ -23,6 +23,8 @@ __all__ = ["LEASE", "run"]
 LEASE = "preflight-gang"
 STUCK = 30.0
 """Seconds without a turn of the event loop after which the process is not healthy."""
+BEHIND = 30.0
+"""Seconds that a mirror may be behind the cluster before the replica is not ready: an API server's restart takes less."""
 RETRY = 2.0
 """Seconds, at most, between renewals: a lease that was given back is taken within them."""
 
@@ -32,7 +34,10 @@ log = logging.getLogger(__name__)
 async def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> None:
     """Run until SIGTERM or SIGINT; then give the lease back, so that the other replica leads at once.
 
-    Raises OSError when the port cannot be had.
+    Nothing of it ends by itself: a task that raises ends all of them, and so the process, which is then started anew. A mirror that
+    merely cannot follow goes on trying, and says so by the metric and the readiness.
+
+    Raises OSError when the port cannot be had, and an ExceptionGroup for a fault of our own.
     """
     metrics = Metrics()
     identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
@@ -40,14 +45,17 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
 
     async with Client(target, concurrency=config.writes) as client:
         metrics.sent(client.requests)
-        controller = Controller(client, config, metrics)
+        metrics.mirrored(client.mirrors)
+        controller = Controller(client, config, metrics, namespace)
 
         def healthy() -> str:
             silent = time.monotonic() - beat
             return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK else ""
 
         def ready() -> str:
-            return "" if controller.synced else "the cluster has not been read yet"
+            if not controller.synced:
+                return client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+            return client.mirrors.trouble(BEHIND)
 
         health = HealthServer(host, port, metrics.registry, healthy, ready)
         log.info(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.stamp import ContractError, configmap_name
+from preflight_proto.stamp import ContractError
 
+from .delivery import owned_by
 from .kube.client import Client, KubeError, NotFound
 from .kube.connection import connection
 from .lookup import served
+from .members import config_maps
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
+from .records import Records
 from .sealing import Answer, Gang, decide
 from .sizes import Kind, Known
 from .sizing import object_of, size
@@ -26,7 +30,7 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
     """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
-    async with Client(connection()) as client:
+    async with Client(connection(home=Path.home())) as client:
         members: dict[Key, list[Member]] = {}
         async for pods, _ in client.pages(
             f"/api/v1/namespaces/{namespace}/pods", Pod, params={"labelSelector": names.GANG_LABEL}
@@ -39,31 +43,37 @@ async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
                 if stamped is not None:
                     members.setdefault(stamped[0], []).append(member(pod, stamped[1]))
         told = []
-        for (_, raw), found in sorted(members.items()):
-            name = configmap_name(namespace, raw)
-            if wanted is None or wanted in {raw, name, *(m.name for m in found)}:
-                told.append(render(await _gang(client, namespace, raw, found, sources)))
+        for key, found in sorted(members.items()):
+            called = {key[1], key[1].partition(":")[2], *config_maps(key), *(m.name for m in found)}
+            if wanted is None or wanted in called:
+                told.append(render(await _gang(client, key, found, sources)))
         return "\n\n".join(told)
 
 
-async def _gang(client: Client, namespace: str, raw: str, members: list[Member], sources: Sources) -> Gang:
-    name = configmap_name(namespace, raw)
-    try:
-        stored = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
-    except NotFound:
-        stored = None
+async def _gang(client: Client, key: Key, members: list[Member], sources: Sources) -> Gang:
+    namespace, (source, _, raw) = key[0], key[1].partition(":")
+    records, stored = Records(client.clock), dict[str, ConfigMap]()
+    for name in dict.fromkeys(config_maps(key)):
+        try:
+            stored[name] = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
+        except NotFound:
+            continue
+        if owned_by(stored[name]):
+            records.keep(stored[name])
+    name = records.place(key, earlier=any(one.earlier for one in members))[1]
     about: Known | str = "is not looked for"
     if (named := object_of(members)) is not None:
         about = await _object(client, sources.get(named[0], ()), namespace, named[1])
     everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
     return Gang(
         namespace=namespace,
+        source=source,
         id=raw,
         config_map=name,
         members=everyone,
         sized=size(namespace, raw, everyone, lambda *_: about, sources),
-        record=record_in(stored),
-        obstacle=obstacle(stored),
+        record=record_in(stored.get(name)),
+        obstacle=obstacle(stored.get(name)),
     )
 
 

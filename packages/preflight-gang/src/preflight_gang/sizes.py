@@ -1,17 +1,18 @@
 """The objects that know the size of a gang: of each, the fields that say it, and what they say.
 
-Pure. Pods know which object it is; API versions are discovered. Where the members of an object start one after the other, the
+Pure. Pods know which object it is; API versions are discovered. Any field may be missing: an object then says why it knows no size,
+and its own gang waits. Lists have a limit, since anybody may write such objects and all of a kind are kept. Where the members of an object start one after the other, the
 first would wait in its init containers for the last, so there is nothing to test: `skip`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from .expression import Expression, NoNumber
-from .objects import Metadata
+from .expression import MAX_SIZE, Expression, NoNumber, beyond
 
 __all__ = [
     "Job",
@@ -34,17 +35,31 @@ START_ORDER: Final = "its pods are not started together, so the first would wait
 
 
 class SizeOf(msgspec.Struct, frozen=True, kw_only=True):
-    """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to test, or ``unknown`` and why."""
+    """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to test, or ``unknown`` and why.
+    ``least``: as many as there must be before any is started, and there may be more."""
 
     count: int | None = None
+    least: bool = False
     skip: str = ""
     unknown: str = ""
+
+
+_T = TypeVar("_T")
+_Few = Annotated[list[_T], msgspec.Meta(max_length=256)]
+_Roles = Annotated[dict[str, _T], msgspec.Meta(max_length=64)]
+"""Workloads have a handful of parts; Kubernetes' own Workload has eight at most."""
+
+
+class About(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
 
 
 class Known(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     """An object that knows the size of gangs. Subclasses name the fields they read in ``spec``."""
 
-    metadata: Metadata
+    metadata: About
 
     def size(self, gang: str) -> SizeOf:
         """What it says about the gang whose raw id is ``gang``."""
@@ -64,8 +79,20 @@ class _Spec(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     pass
 
 
-def _counted(count: int | None, what: str) -> SizeOf:
-    return SizeOf(count=count) if count is not None and count > 0 else SizeOf(unknown=f"it has no {what}")
+def _counted(count: int | None, what: str, *, least: bool = False) -> SizeOf:
+    if count is None or count <= 0:
+        return SizeOf(unknown=f"it has no {what}")
+    return SizeOf(count=count, least=least) if count <= MAX_SIZE else SizeOf(unknown=beyond(count))
+
+
+def _added(counts: Iterable[int], what: str, *, least: bool = False) -> SizeOf:
+    """Of several parts. One below zero would take members from the others."""
+    parts = list(counts)
+    return (
+        SizeOf(unknown=f"{what} is below zero")
+        if min(parts, default=0) < 0
+        else _counted(sum(parts), what, least=least)
+    )
 
 
 # --- Kubernetes' own gang scheduling: `gang` has a minimum, `basic` schedules pod by pod
@@ -75,13 +102,17 @@ class _GangPolicy(_Spec, kw_only=True):
     min_count: int | None = None
 
 
+class _Empty(_Spec, kw_only=True):
+    pass
+
+
 class _Policy(_Spec, kw_only=True):
     gang: _GangPolicy | None = None
-    basic: dict[str, Any] | None = None
+    basic: _Empty | None = None
 
     def size(self, where: str) -> SizeOf:
         if self.gang is not None:
-            return _counted(self.gang.min_count, f"{where}.gang.minCount")
+            return _counted(self.gang.min_count, f"{where}.gang.minCount", least=True)
         if self.basic is not None:
             return SizeOf(skip=f"{where} is the policy basic: its pods are not started together")
         return SizeOf(unknown=f"it has no {where}")
@@ -94,25 +125,25 @@ class _PodGroupSpec(_Spec, kw_only=True):
 class PodGroup(Known, kw_only=True):
     """scheduling.k8s.io PodGroup (from 1.36)."""
 
-    spec: _PodGroupSpec
+    spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
 
     def size(self, gang: str) -> SizeOf:
         return self.spec.scheduling_policy.size("spec.schedulingPolicy")
 
 
 class _WorkloadGroup(_Spec, kw_only=True):
-    name: str
+    name: str = ""
     policy: _Policy = msgspec.field(default_factory=_Policy)
 
 
 class _WorkloadSpec(_Spec, kw_only=True):
-    pod_groups: list[_WorkloadGroup] = []
+    pod_groups: _Few[_WorkloadGroup] = []
 
 
 class Workload(Known, kw_only=True):
     """scheduling.k8s.io Workload (1.35); the gang's id is `workload/podGroup[/replica]`."""
 
-    spec: _WorkloadSpec
+    spec: _WorkloadSpec = msgspec.field(default_factory=_WorkloadSpec)
 
     def size(self, gang: str) -> SizeOf:
         wanted = gang.split("/")[1] if "/" in gang else ""
@@ -132,10 +163,10 @@ class _MinMember(_Spec, kw_only=True):
 class MinMemberPodGroup(Known, kw_only=True):
     """The PodGroups of Volcano, of the scheduler-plugins (coscheduling) and of KAI."""
 
-    spec: _MinMember
+    spec: _MinMember = msgspec.field(default_factory=_MinMember)
 
     def size(self, gang: str) -> SizeOf:
-        return _counted(self.spec.min_member, "spec.minMember")
+        return _counted(self.spec.min_member, "spec.minMember", least=True)
 
 
 class _PodSet(_Spec, kw_only=True):
@@ -143,16 +174,33 @@ class _PodSet(_Spec, kw_only=True):
 
 
 class _PodSets(_Spec, kw_only=True):
-    pod_sets: list[_PodSet] = []
+    pod_sets: _Few[_PodSet] = []
+
+
+class _Assigned(_Spec, kw_only=True):
+    count: int | None = None
+
+
+class _Admission(_Spec, kw_only=True):
+    pod_set_assignments: _Few[_Assigned] = []
+
+
+class _KueueStatus(_Spec, kw_only=True):
+    admission: _Admission | None = None
 
 
 class KueueWorkload(Known, kw_only=True):
-    """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted."""
+    """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted; with fewer pods, where it was admitted in part."""
 
-    spec: _PodSets
+    spec: _PodSets = msgspec.field(default_factory=_PodSets)
+    status: _KueueStatus = msgspec.field(default_factory=_KueueStatus)
 
     def size(self, gang: str) -> SizeOf:
-        return _counted(sum(one.count for one in self.spec.pod_sets), "spec.podSets[].count")
+        admission = self.status.admission
+        assigned = [one.count for one in admission.pod_set_assignments] if admission is not None else []
+        if assigned and None not in assigned:
+            return _added((one or 0 for one in assigned), "status.admission.podSetAssignments[].count")
+        return _added((one.count for one in self.spec.pod_sets), "spec.podSets[].count")
 
 
 class _GroveGroup(_Spec, kw_only=True):
@@ -160,16 +208,16 @@ class _GroveGroup(_Spec, kw_only=True):
 
 
 class _PodGangSpec(_Spec, kw_only=True):
-    podgroups: list[_GroveGroup] = []
+    podgroups: _Few[_GroveGroup] = []
 
 
 class PodGang(Known, kw_only=True):
     """scheduler.grove.io PodGang."""
 
-    spec: _PodGangSpec
+    spec: _PodGangSpec = msgspec.field(default_factory=_PodGangSpec)
 
     def size(self, gang: str) -> SizeOf:
-        return _counted(sum(one.min_replicas for one in self.spec.podgroups), "spec.podgroups[].minReplicas")
+        return _added((one.min_replicas for one in self.spec.podgroups), "spec.podgroups[].minReplicas", least=True)
 
 
 # --- workload controllers
@@ -189,7 +237,7 @@ class _JobSpec(_Spec, kw_only=True):
 class Job(Known, kw_only=True):
     """batch Job, Indexed."""
 
-    spec: _JobSpec
+    spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
 
     def size(self, gang: str) -> SizeOf:
         return _counted(self.spec.at_once, "spec.parallelism")
@@ -200,11 +248,10 @@ class _JobTemplate(_Spec, kw_only=True):
 
 
 class _ReplicatedJob(_Spec, kw_only=True):
-    name: str
     group_name: str = "default"
     replicas: int = 1
     template: _JobTemplate = msgspec.field(default_factory=_JobTemplate)
-    depends_on: list[Any] | None = None
+    depends_on: _Few[_Empty] = []
 
 
 class _StartupPolicy(_Spec, kw_only=True):
@@ -212,14 +259,14 @@ class _StartupPolicy(_Spec, kw_only=True):
 
 
 class _JobSetSpec(_Spec, kw_only=True):
-    replicated_jobs: list[_ReplicatedJob] = []
+    replicated_jobs: _Few[_ReplicatedJob] = []
     startup_policy: _StartupPolicy | None = None
 
 
 class JobSet(Known, kw_only=True):
     """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a group of its jobs."""
 
-    spec: _JobSetSpec
+    spec: _JobSetSpec = msgspec.field(default_factory=_JobSetSpec)
 
     def size(self, gang: str) -> SizeOf:
         group = gang.split("/")[1] if "/" in gang else ""
@@ -229,7 +276,9 @@ class JobSet(Known, kw_only=True):
             return SizeOf(skip=f"its startupPolicy is InOrder: {START_ORDER}")
         if any(job.depends_on for job in jobs):
             return SizeOf(skip=f"some of its jobs depend on others: {START_ORDER}")
-        return _counted(sum(job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods")
+        if any(job.replicas < 0 for job in jobs):
+            return SizeOf(unknown="spec.replicatedJobs[].replicas is below zero")
+        return _added((job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods")
 
 
 class _LeaderWorkerTemplate(_Spec, kw_only=True):
@@ -244,7 +293,7 @@ class _LeaderWorkerSetSpec(_Spec, kw_only=True):
 class LeaderWorkerSet(Known, kw_only=True):
     """leaderworkerset.x-k8s.io LeaderWorkerSet; one gang is one group of it."""
 
-    spec: _LeaderWorkerSetSpec
+    spec: _LeaderWorkerSetSpec = msgspec.field(default_factory=_LeaderWorkerSetSpec)
 
     def size(self, gang: str) -> SizeOf:
         if self.spec.startup_policy == "LeaderReady":
@@ -259,29 +308,24 @@ class _Replicas(_Spec, kw_only=True):
 class _TrainingJobSpec(_Spec, kw_only=True):
     """One of the maps, by the kind of job."""
 
-    pytorch_replica_specs: dict[str, _Replicas] = {}
-    mpi_replica_specs: dict[str, _Replicas] = {}
-    tf_replica_specs: dict[str, _Replicas] = {}
-    xgb_replica_specs: dict[str, _Replicas] = {}
-    paddle_replica_specs: dict[str, _Replicas] = {}
-    jax_replica_specs: dict[str, _Replicas] = {}
+    pytorch_replica_specs: _Roles[_Replicas] = {}
+    mpi_replica_specs: _Roles[_Replicas] = {}
+    tf_replica_specs: _Roles[_Replicas] = {}
+    xgb_replica_specs: _Roles[_Replicas] = {}
+    paddle_replica_specs: _Roles[_Replicas] = {}
+    jax_replica_specs: _Roles[_Replicas] = {}
 
 
 class TrainingJob(Known, kw_only=True):
     """kubeflow.org PyTorchJob, MPIJob, TFJob, XGBoostJob, PaddleJob, JAXJob."""
 
-    spec: _TrainingJobSpec
+    spec: _TrainingJobSpec = msgspec.field(default_factory=_TrainingJobSpec)
 
     def size(self, gang: str) -> SizeOf:
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
         # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it stamped as one).
-        count = sum(
-            one.replicas
-            for specs in maps
-            for role, one in specs.items()
-            if role.lower() not in {"launcher", "evaluator"}
-        )
-        return _counted(count, "replica specs")
+        roles = [(role.lower(), one.replicas) for specs in maps for role, one in specs.items()]
+        return _added((count for role, count in roles if role not in {"launcher", "evaluator"}), "replica specs")
 
 
 class _Trainer(_Spec, kw_only=True):
@@ -295,7 +339,7 @@ class _TrainJobSpec(_Spec, kw_only=True):
 class TrainJob(Known, kw_only=True):
     """trainer.kubeflow.org TrainJob; without numNodes its runtime decides, and the pods say it (PET_NNODES)."""
 
-    spec: _TrainJobSpec
+    spec: _TrainJobSpec = msgspec.field(default_factory=_TrainJobSpec)
 
     def size(self, gang: str) -> SizeOf:
         return _counted(self.spec.trainer.num_nodes, "spec.trainer.numNodes")
@@ -304,10 +348,16 @@ class TrainJob(Known, kw_only=True):
 # --- what only the configuration knows
 
 
+class _Labelled(About, kw_only=True):
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
 def sized_by(expression: Expression) -> type[Known]:
     """Objects whose size ``expression`` says; of them nothing but that is kept."""
 
     class Configured(Known, kw_only=True):
+        metadata: _Labelled
         spec: Any = None
         status: Any = None
         said: SizeOf = SizeOf()
@@ -316,11 +366,12 @@ def sized_by(expression: Expression) -> type[Known]:
             about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
             try:
                 self.said = _counted(
-                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods"
+                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods", least=True
                 )
             except NoNumber as error:
                 self.said = SizeOf(unknown=str(error))
             self.spec = self.status = None
+            self.metadata.labels, self.metadata.annotations = {}, {}
 
         def size(self, gang: str) -> SizeOf:
             return self.said

@@ -1,6 +1,7 @@
 """How many participants a gang must have. Unknown means wait, never guess.
 
-Pure. The size counts pods; what takes part are those of them that ask for GPUs, so members without a gang check come off it.
+Pure. The size counts pods; what takes part are those of them that ask for GPUs, so members without a gang check come off it. Where it
+is the least that must be there, members beyond it that can start take part as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from .membership import Member
+from .membership import Member, Stage
 from .sizes import Known, SizeOf
 from .sources import BUILT_IN, Sources
 
@@ -34,6 +35,11 @@ def size(namespace: str, raw_id: str, members: Sequence[Member], lookup: Lookup,
         return Sized(skip=said.skip, unknown=said.unknown)
     without = len({m.name for m in members if not m.takes_part})
     participants = said.count - without
+    if said.least:
+        there = [m for m in members if m.alive and m.can_start and m.stage is not Stage.PASSED]
+        participants = max(participants, len(there))
+        if participants < 2 <= said.count and any(m.stage is not Stage.WAITING for m in there or members):
+            return Sized(unknown="one member with the check is there so far, and more may come")
     if participants < 2:
         only = f"{said.count} member(s), of which {without} without the check" if without else f"{said.count} member(s)"
         return Sized(skip=f"the gang has {only}; a fabric test needs two")

@@ -1,4 +1,5 @@
-"""Whose waiting is worth an Event: it says on the pod itself who is missing and why, for those who do not read the check's log.
+"""Whose waiting is worth an Event: it says on the pod itself who is missing and why, for those who do not read the check's log; and
+what a pod's Event says where the pod itself takes no answer.
 
 Pure: whoever asks says what time it is (seconds of one clock).
 """
@@ -9,9 +10,9 @@ from typing import Any, Final
 
 from .events import event
 from .membership import Member, Stage
-from .sealing import Gang
+from .sealing import Answer, Gang
 
-__all__ = ["PATIENCE", "Waiting", "waiting_event"]
+__all__ = ["PATIENCE", "Waiting", "refused_event", "waiting_event"]
 
 PATIENCE: Final = 30.0
 """Seconds that a member has been told to wait before an Event says so: most gangs are complete long before."""
@@ -58,5 +59,28 @@ def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
         good=True,
         reason="PreflightWaiting",
         message=f"gang {gang.id} waits for {'; '.join(one.told.missing)}",
+        now=now,
+    )
+
+
+def refused_event(gang: Gang, one: Member, answer: Answer, now: str) -> dict[str, Any]:
+    """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to be created at ``now`` (RFC 3339)."""
+    words = {
+        "wait": "; ".join(answer.missing),
+        "sealed": f"rank {answer.rank} of generation {answer.generation}",
+    }
+    return event(
+        pod=one.name,
+        namespace=gang.namespace,
+        uid=one.uid,
+        node=one.node,
+        container=one.check,
+        about="refused",
+        good=False,
+        reason="PreflightAnswerRefused",
+        message=(
+            f"gang {gang.id}: {gang.refused[one.uid]}; it cannot take part until the pod can be annotated, or is created anew. "
+            f"Its answer would be {answer.answer}: {words.get(answer.answer, answer.reason)}"
+        ),
         now=now,
     )

@@ -1,25 +1,29 @@
 """The one place that writes: the record that commits a generation, the members' rosters, and Events.
 
 Every write asks the leadership right before it is sent (the client is fenced), and carries its own precondition. What fails is not
-repeated here: the gang is looked at again, and what is still right is written again.
+repeated here: the gang is looked at again, and what is still right is written again, ever later (:mod:`.refusals`). Namespaces share
+the writes that may be under way.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Callable, Collection, Mapping
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 import msgspec
+from preflight_proto.history import Past
 
-from .delivery import config_map, owned_by, record_of, roster_patch, seal
-from .kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from .delivery import config_map, owned_by, record_of, roster_patch
+from .fairness import FairLimiter
+from .kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
 from .membership import Member
 from .metrics import Metrics
 from .nodes import set_annotation
 from .objects import ConfigMap, Metadata
+from .refusals import FIRST, Refusals
 from .sealing import Answer, Gang, Record
 
 __all__ = ["Writer", "obstacle", "record_in"]
@@ -27,26 +31,36 @@ __all__ = ["Writer", "obstacle", "record_in"]
 log = logging.getLogger(__name__)
 
 
+class _Frozen(msgspec.Struct):
+    immutable: bool | None = None
+
+
 class Writer:
-    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership."""
+    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership. ``pods`` and ``events`` are what has been refused
+    lately: writes to pods by their uid, Events by whom they are about.
 
-    def __init__(self, client: Client, epoch: int, metrics: Metrics) -> None:
+    At most ``at_once`` writes are under way.
+    """
+
+    def __init__(self, client: Client, epoch: int, metrics: Metrics, at_once: int = 32) -> None:
         self._client, self._epoch, self._metrics = client, epoch, metrics
+        self._fair = FairLimiter(at_once)
+        self.pods: Refusals[str] = Refusals(random.random)
+        self.events: Refusals[str] = Refusals(random.random)
 
-    async def commit(
-        self, gang: Gang, chosen: tuple[Member, ...], at: ConfigMap | None, taken: Collection[int] = ()
-    ) -> ConfigMap | None:
-        """Seal ``chosen``: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
-
-        ``taken`` are ports of other gangs on its nodes.
+    async def commit(self, gang: Gang, record: Record, at: ConfigMap | None) -> ConfigMap | None:
+        """Seal a generation: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
 
         None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`, and :class:`TooLarge`.
         """
-        record = seal(gang, chosen, secrets.token_hex(32), taken)
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
         if (written := await self._record(gang, body, at)) is None:
             return None
-        about = {"gang": f"{gang.namespace}/{gang.id}", "generation": record.generation, "members": len(chosen)}
+        about = {
+            "gang": f"{gang.namespace}/{gang.source}:{gang.id}",
+            "generation": record.generation,
+            "members": len(record.seats),
+        }
         note = body["data"].get("note")
         log.info("sealed", extra={"about": about | ({"note": note} if note else {})})
         return written
@@ -60,15 +74,47 @@ class Writer:
     async def _record(self, gang: Gang, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
-            if at is None:
-                written = await self._client.create(collection, body)
-            else:
-                written = await self._client.replace(f"{collection}/{gang.config_map}", body)
+            async with self._fair.of(gang.namespace):
+                if at is None:
+                    written = await self._client.create(collection, body)
+                else:
+                    written = await self._replace(collection, body, at)
         except (Conflict, NotFound):
             self._count("configmap", "conflict")
             return None
+        except Fenced:
+            raise
+        except KubeError:
+            self._count("configmap", "failed")
+            raise
         self._count("configmap", "written")
         return msgspec.json.decode(written, type=ConfigMap)
+
+    async def _replace(self, collection: str, body: dict[str, Any], at: ConfigMap) -> bytes:
+        """Replace our record, even where somebody has made it immutable: nothing in it is his, so it is made anew."""
+        path = f"{collection}/{at.metadata.name}"
+        try:
+            return await self._client.replace(path, body)
+        except Invalid:
+            if not (await self._client.get(path, _Frozen)).immutable:
+                raise
+        log.warning("an immutable record is made anew", extra={"about": {"path": path}})
+        version = {"uid": at.metadata.uid, "resourceVersion": at.metadata.resource_version}
+        await self._client.delete(path, {"preconditions": version})
+        about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
+        return await self._client.create(collection, {**body, "metadata": about})
+
+    async def remember(self, body: dict[str, Any]) -> str:
+        """Write one ConfigMap of what is remembered of nodes, new where it has no version; the version that it has now. Raises :class:`KubeError`."""
+        about = body["metadata"]
+        collection = f"/api/v1/namespaces/{about['namespace']}/configmaps"
+        async with self._fair.of(about["namespace"]):
+            if "resourceVersion" in about:
+                written = await self._client.replace(f"{collection}/{about['name']}", body)
+            else:
+                written = await self._client.create(collection, body)
+        self._count("history", "written")
+        return msgspec.json.decode(written, type=ConfigMap).metadata.resource_version
 
     async def read(self, gang: Gang) -> ConfigMap | None:
         """The ConfigMap of that name, ours or not; None where there is none. Raises :class:`KubeError`."""
@@ -85,71 +131,125 @@ class Writer:
         answers: Mapping[str, Answer],
         heard: Callable[[Member, str], None],
         beside: Callable[[str], Mapping[str, str]] = lambda _: {},
-    ) -> bool:
-        """Write what each member has not been told yet, many at a time; False when some could not be reached.
+        past: Callable[[Member], Past | None] = lambda _: None,
+    ) -> float | None:
+        """Write what each member has not been told yet, many at a time; after how many seconds to try again, if some are left.
 
-        ``heard`` is called with each member that has been told, and with what. ``beside``: uid → annotations to set with it.
+        ``heard`` is called with each member that has been told, and with what. ``beside``: uid → annotations to set with it; ``past``: what is
+        remembered of its node. A pod
+        that was refused lately is left out until its time has come.
         """
-        reached = True
+        left: list[float] = []
 
         async def one(member: Member, patch: list[dict[str, Any]]) -> None:
-            nonlocal reached
             try:
-                await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
-                self._count("roster", "written")
-                heard(member, patch[-1]["value"])
-            except (PreconditionFailed, NotFound):
-                # Another pod by now, or told something else meanwhile: the watch brings it.
+                async with self._fair.of(gang.namespace):
+                    await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
+            except Fenced:
+                left.append(FIRST)  # the next leader tells it
+            except NotFound:
                 self._count("roster", "stale")
+                self.pods.done(member.uid)  # the watch brings it
             except KubeError as error:
-                reached = False
-                self._count("roster", "failed")
-                log.warning("a member could not be told", extra={"about": {"uid": member.uid, "error": str(error)}})
+                stale = isinstance(
+                    error, PreconditionFailed
+                )  # another pod, or told something else: the watch brings it
+                self._count("roster", "stale" if stale else "failed")
+                left.append(self._refused(self.pods, member.uid, error, "" if stale else "a member could not be told"))
+            else:
+                self._count("roster", "written")
+                self.pods.done(member.uid)
+                heard(member, patch[-1]["value"])
 
         async with anyio.create_task_group() as group:
             for member in gang.members:
                 answer = answers.get(member.uid)
-                patch = roster_patch(member, answer, gang.record, self._epoch) if answer is not None else None
-                if patch is not None:
-                    patch[-1:-1] = [set_annotation(key, value) for key, value in beside(member.uid).items()]
-                    group.start_soon(one, member, patch)
-        return reached
+                if answer is None:
+                    continue
+                patch = roster_patch(member, answer, gang.record, self._epoch, past)
+                if patch is None and self.pods.cause(member.uid):  # written anew: whether the pod can be by now
+                    unheard = msgspec.structs.replace(member, told=None)
+                    patch = roster_patch(unheard, answer, gang.record, self._epoch, past)
+                if patch is None:
+                    continue
+                if (seconds := self.pods.left(member.uid, self._client.clock())) > 0:
+                    left.append(seconds)
+                    continue
+                patch[-1:-1] = [set_annotation(key, value) for key, value in beside(member.uid).items()]
+                group.start_soon(one, member, patch)
+        return min(left, default=None)
 
     async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool | None:
-        """Write annotations to a pod: True when done, False when it is another pod by now, None when it could not be written."""
+        """Write annotations to a pod: True when done, False when it is another pod by now, None when it could not be written.
+
+        None too, with nothing sent, while the time for another try has not come: :meth:`left`.
+        """
+        if self.pods.left(pod.uid, self._client.clock()) > 0:
+            return None
         try:
-            await self._client.json_patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch)
+            async with self._fair.of(pod.namespace):
+                await self._client.json_patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch)
         except (PreconditionFailed, NotFound):
             self._count("node", "stale")
             return False
+        except Fenced:
+            raise
         except KubeError as error:
             self._count("node", "failed")
-            log.warning(
-                "a pod could not be told about its node", extra={"about": {"uid": pod.uid, "error": str(error)}}
-            )
+            self._refused(self.pods, pod.uid, error, "a pod could not be told about its node")
             return None
         self._count("node", "written")
+        self.pods.done(pod.uid)
         return True
 
     async def event(self, body: dict[str, Any]) -> bool | None:
-        """Create an Event: True when it is new, False when it was there already, None when it could not be written."""
+        """Create an Event: True when it is new, False when it was there already, None when it could not be written.
+
+        None too, with nothing sent, while one about the same object was refused lately: :meth:`left`.
+        """
+        about, uid = body["metadata"], body["involvedObject"]["uid"]
+        if self.events.left(uid, self._client.clock()) > 0:
+            return None
         try:
-            await self._client.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body)
+            async with self._fair.of(about["namespace"]):
+                await self._client.create(f"/api/v1/namespaces/{about['namespace']}/events", body)
         except NotFound:  # the namespace has gone, and the pod with it
             return False
+        except Fenced:
+            raise
         except KubeError as error:
             if isinstance(error, Conflict) and error.reason == "AlreadyExists":
+                self.events.done(uid)
                 return False
             self._count("event", "failed")
-            log.warning("an Event could not be written", extra={"about": {"error": str(error)}})
+            self._refused(self.events, uid, error, "an Event could not be written")
             return None
         self._count("event", "written")
+        self.events.done(uid)
         return True
+
+    def left(self, uid: str) -> float:
+        """Seconds until something about a pod that was refused may be tried again; 0 where nothing was."""
+        now = self._client.clock()
+        return min((s for s in (self.pods.left(uid, now), self.events.left(uid, now)) if s > 0), default=0.0)
+
+    def forget(self, uid: str) -> None:
+        """A pod that has gone is refused no more."""
+        self.pods.done(uid)
+        self.events.done(uid)
+
+    def _refused(self, refusals: Refusals[str], uid: str, error: KubeError, said: str) -> float:
+        """Note it, and say it once; the seconds until the next try."""
+        seconds = refusals.refused(uid, error, self._client.clock())
+        if said and refusals.first(uid):
+            log.warning(said, extra={"about": {"uid": uid, "error": str(error)}})
+        return seconds
 
     async def status(self, path: str, body: dict[str, Any]) -> bool:
         """Write an object's status: False when it is another version by now, or gone. Raises :class:`KubeError`."""
         try:
-            await self._client.replace(f"{path}/status", body)
+            async with self._fair.of(body.get("metadata", {}).get("namespace", "")):
+                await self._client.replace(f"{path}/status", body)
         except (Conflict, NotFound):
             self._count("status", "conflict")
             return False
@@ -162,8 +262,12 @@ class Writer:
 
 def obstacle(found: ConfigMap | None) -> str:
     """Why a ConfigMap cannot be the gang's, or nothing."""
-    if found is None or owned_by(found):
+    if found is None or (owned_by(found) and found.metadata.deletion_timestamp is None):
         return ""
+    if owned_by(found):
+        return (
+            f"the ConfigMap {found.metadata.name} is being deleted and something holds it back; remove its finalizers"
+        )
     return (
         f"the ConfigMap {found.metadata.name} exists and is not managed by preflight-gang; "
         "rename or delete it, its name is the gang's"

@@ -1,18 +1,19 @@
 """One asynchronous client of the API server: typed reads, paged lists, watches and plain writes, over HTTP/1.1.
 
-Every answer is decoded by msgspec into the caller's Struct, which names only the fields that are read.
+Every object is decoded by itself into the caller's Struct, which names only the fields that are read: see ``decoding``.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar
 
 import anyio
 import httpx
@@ -20,9 +21,24 @@ import msgspec
 
 from .clock import Clock
 from .connection import Connection
+from .decoding import MOST_BYTES, Undecodable, Unreadable, decode, unreadable
 from .door import Door
-from .errors import Conflict, Fenced, Gone, Invalid, KubeError, NotFound, PreconditionFailed
+from .errors import (
+    Conflict,
+    Fenced,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+    Status,
+    Unusable,
+    refused,
+)
+from .mirrors import Mirrors
+from .paging import FIRST, Page, TooMuch, next_limit, read_page
 from .transport import Lines
+from .watching import Event, events
 
 __all__ = [
     "Client",
@@ -36,6 +52,8 @@ __all__ = [
     "Params",
     "PreconditionFailed",
     "Requests",
+    "Unreadable",
+    "Unusable",
 ]
 
 T = TypeVar("T")
@@ -45,45 +63,10 @@ READ_ATTEMPTS: Final = 5
 WATCH_SECONDS: Final = (120, 240)
 """For how long one watch is asked for; spread, so that the watches of all replicas do not end together. Not longer,
 because a watch says nothing while nothing happens: this is also how late a silent break could be noticed."""
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str | None = msgspec.field(name="continue", default=None)
-
-
-class _Versioned(msgspec.Struct):
-    metadata: _Meta
-
-
-class _Page(msgspec.Struct, Generic[T]):
-    metadata: _Meta
-    items: list[T] | None
-
-
-class _Frame(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Details(msgspec.Struct):
-    causes: list[msgspec.Raw] | None = None
-
-
-class _Status(msgspec.Struct):
-    message: str = ""
-    reason: str = ""
-    code: int = 0
-    details: _Details | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
-    """One event of a watch; ``object`` is None for a bookmark, which only moves ``resource_version``."""
-
-    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
-    object: T | None
-    resource_version: str
+LONGEST: Final = 120.0
+"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its next bytes."""
+_MOST_WORDS: Final = 64 * 1024
+"""Bytes of a refusal that are read."""
 
 
 @dataclass
@@ -116,6 +99,7 @@ class Client:
     ) -> None:
         self.target = target
         self.requests = Requests()
+        self.mirrors = Mirrors()
         self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
         self._slots = anyio.Semaphore(concurrency)
         self.clock = clock or Clock()
@@ -134,7 +118,7 @@ class Client:
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
         made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent, clock=self.clock)
-        made.requests = self.requests
+        made.requests, made.mirrors = self.requests, self.mirrors
         return made
 
     def fenced(self, may_write: Callable[[], bool]) -> Client:
@@ -150,24 +134,51 @@ class Client:
             NotFound: there is none.
             KubeError: the server cannot be reached or refuses.
         """
-        return _decoded(msgspec.json.Decoder(type_), await self._read("get", path, params), path)
+        try:
+            data = await self._read("get", path, params, _whole)
+        except TooMuch as error:
+            raise _kind(*error.args)(f"{path}: the answer has more than {MOST_BYTES} bytes, and is not read.") from None
+        try:
+            return decode(msgspec.json.Decoder(type_), data)
+        except Undecodable as error:
+            raise _kind(data)(f"{path}: the API server's answer cannot be read ({error}).") from None
 
     async def pages(
-        self, path: str, type_: type[T], *, params: Params | None = None, limit: int = 500
+        self,
+        path: str,
+        type_: type[T],
+        *,
+        params: Params | None = None,
+        limit: int = 500,
+        on_unreadable: Callable[[Unreadable], None] = lambda _: None,
     ) -> AsyncGenerator[tuple[list[T], str]]:
         """The collection at ``path``, page by page, each with the version of the whole list.
+
+        A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is left out, counted, and told to
+        ``on_unreadable``.
 
         Raises:
             Gone: the list has become too old while it was read; begin again.
         """
-        decoder = msgspec.json.Decoder(_Page[type_])  # type: ignore[valid-type]
-        asked: dict[str, str | int] = {**(params or {}), "limit": limit}
+        decoder, token, next_ = msgspec.json.Decoder(type_), "", min(limit, FIRST)
         while True:
-            page = _decoded(decoder, await self._read("list", path, asked), path)
-            yield page.items or [], page.metadata.resource_version
-            if not page.metadata.continue_:
+            now, at = next_, {"continue": token} if token else {}
+
+            async def page(pieces: AsyncIterator[bytes], alone: bool = now == 1) -> Page[T]:
+                return await read_page(pieces, decoder, path, alone=alone)
+
+            try:
+                found = await self._read("list", path, {**(params or {}), "limit": now, **at}, page)
+            except TooMuch:
+                next_ = next_limit(now, None, limit)
+                continue
+            for one in found.unreadable:
+                self.mirrors.cannot_read(path, one)
+                on_unreadable(one)
+            yield found.items, found.version
+            if not (token := found.token):
                 return
-            asked["continue"] = page.metadata.continue_
+            next_ = next_limit(now, found, limit)
 
     @asynccontextmanager
     async def watch(
@@ -199,30 +210,32 @@ class Client:
         await self._door.open()
         self.requests.count["watch"] += 1
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
-        http = self._lines.streams
-        try:
-            answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
-            if answer.is_error:
-                await answer.aread()
-                self._asked_to_wait(answer)
-                raise _refusal(answer, f"watch {path}")
-        except httpx.HTTPError as error:
-            raise self._silence(f"watch {path}", error) from error
-        try:
-            async with aclosing(self._events(answer, msgspec.json.Decoder(type_), path)) as events:
-                yield events
-        finally:
-            await answer.aclose()
+        async with self._lines.stream() as http:
+            try:
+                answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
+                if not answer.is_success:
+                    said = await _words(answer)
+                    await answer.aclose()
+                    self._asked_to_wait(answer)
+                    raise _refusal(answer.status_code, said, f"watch {path}")
+            except httpx.HTTPError as error:
+                self._lines.failed(error)
+                raise self._silence(f"watch {path}", error) from error
+            try:
+                longest = seconds + self._timeout
+                async with aclosing(self._events(answer, msgspec.json.Decoder(type_), path, longest)) as events:
+                    yield events
+            finally:
+                await answer.aclose()
 
     async def _events(
-        self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str
+        self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str, longest: float
     ) -> AsyncGenerator[Event[T]]:
-        rest = b""
         try:
-            async for chunk in answer.aiter_raw():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    yield _event(line, decoder, path)
+            async for event in events(_timely(answer, longest, f"watch {path}"), decoder, path):
+                if event.unreadable is not None:
+                    self.mirrors.cannot_read(path, event.unreadable)
+                yield event
         except httpx.HTTPError as error:
             raise self._silence(f"watch {path}", error) from error
 
@@ -246,23 +259,27 @@ class Client:
         """Delete the object at ``path``; ``body`` may hold DeleteOptions such as preconditions."""
         await self._write("delete", "DELETE", path, body)
 
-    async def _read(self, verb: str, path: str, params: Params | None) -> bytes:
+    async def _read(
+        self, verb: str, path: str, params: Params | None, take: Callable[[AsyncIterator[bytes]], Awaitable[T]]
+    ) -> T:
+        """What ``take`` makes of the answer's bytes, while they come."""
         for attempt in range(1, READ_ATTEMPTS + 1):
             try:
                 async with self._slots, self._lines.one() as http:
                     await self._door.open()
                     self.requests.count[verb] += 1
-                    answer = await http.get(path, params=params)
+                    async with http.stream("GET", path, params=params) as answer:
+                        if answer.is_success:
+                            return await take(_timely(answer, LONGEST, f"{verb} {path}"))
+                        said = await _words(answer)
             except httpx.HTTPError as error:
                 if attempt == READ_ATTEMPTS or not isinstance(error, httpx.TransportError):
                     raise self._silence(f"{verb} {path}", error) from error
                 pause = 0.1 * 2**attempt
             else:
-                if answer.is_success:
-                    return answer.content
                 wait = self._asked_to_wait(answer)
                 if attempt == READ_ATTEMPTS or wait is None:
-                    raise _refusal(answer, f"{verb} {path}")
+                    raise _refusal(answer.status_code, said, f"{verb} {path}")
                 pause = wait
             await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311 - never earlier than asked
         raise AssertionError("unreachable")
@@ -277,16 +294,24 @@ class Client:
                 raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
             self.requests.count[verb] += 1
             self.requests.bytes[verb] += len(data)
+            head = {"Content-Type": kind} if data else None
             try:
-                answer = await http.request(
-                    method, path, content=data or None, headers={"Content-Type": kind} if data else None
-                )
+                async with http.stream(method, path, content=data or None, headers=head) as answer:
+                    pieces = _timely(answer, LONGEST, f"{verb} {path}")
+                    said = await (_whole(pieces) if answer.is_success else _words(answer))
             except httpx.HTTPError as error:
                 raise self._silence(f"{verb} {path}", error) from error
+            except TooMuch:
+                raise KubeError(
+                    f"{verb} {path}: the answer has more than {MOST_BYTES} bytes, and is not read."
+                ) from None
         if answer.is_success:
-            return answer.content
+            if method != "DELETE":
+                _known(answer.status_code, said, f"{verb} {path}")
+            return said
         self._asked_to_wait(answer)
-        raise _refusal(answer, f"{verb} {path}", json_patch=kind == "application/json-patch+json")
+        json_patch = kind == "application/json-patch+json"
+        raise _refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
     def _asked_to_wait(self, answer: httpx.Response) -> float | None:
         """Seconds that the server asks us to wait before the next attempt; until then the door is shut."""
@@ -300,26 +325,29 @@ class Client:
         )
 
 
-_FRAME: Final = msgspec.json.Decoder(_Frame)
-_STATUS: Final = msgspec.json.Decoder(_Status)
-_VERSIONED: Final = msgspec.json.Decoder(_Versioned)
+_STATUS: Final = msgspec.json.Decoder(Status)
+_NOT_SERVED: Final = b"404 page not found"
+"""What an API server says of an API group that it does not have; to all else that is not there it answers with a Status."""
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str) -> T:
+class _Written(msgspec.Struct, rename="camel"):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Object(msgspec.Struct):
+    metadata: _Written
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+
+
+def _known(code: int, body: bytes, what: str) -> None:
+    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done."""
     try:
-        return decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise KubeError(f"{path}: the API server's answer cannot be read ({error}).") from error
-
-
-def _event(line: bytes, decoder: msgspec.json.Decoder[T], path: str) -> Event[T]:
-    frame = _decoded(_FRAME, line, path)
-    if frame.type == "ERROR":
-        status = _decoded(_STATUS, frame.object, path)
-        raise _error(f"watch {path}", status.code, status)
-    kind = cast(Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"], frame.type)
-    version = _decoded(_VERSIONED, frame.object, path).metadata.resource_version
-    return Event(kind, None if kind == "BOOKMARK" else _decoded(decoder, frame.object, path), version)
+        decode(_OBJECT, body)
+    except Undecodable as error:
+        raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
@@ -327,22 +355,51 @@ def _retry_after(answer: httpx.Response) -> float | None:
     if answer.status_code not in {429, 503}:
         return None
     try:
-        return min(max(float(answer.headers["Retry-After"]), 0.1), 30.0)
+        asked = float(answer.headers["Retry-After"])
     except (KeyError, ValueError):
         return None
+    return None if math.isnan(asked) else min(max(asked, 0.1), 30.0)
 
 
-def _refusal(answer: httpx.Response, what: str, *, json_patch: bool = False) -> KubeError:
+def _refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> KubeError:
     try:
-        status = _STATUS.decode(answer.content)
-    except msgspec.DecodeError:
-        status = _Status(message=answer.text[:200].strip())
-    return _error(what, answer.status_code, status, json_patch=json_patch)
+        status = decode(_STATUS, body)
+    except Undecodable:
+        status = Status(message=body[:200].decode(errors="replace").strip())
+        if code == httpx.codes.NOT_FOUND and body.strip() != _NOT_SERVED:  # a proxy's: nobody knows what there is
+            return KubeError(f"{what}: the API server answered {code} ({status.message}).", code)
+    return refused(what, code, status, json_patch=json_patch)
 
 
-def _error(what: str, code: int, status: _Status, *, json_patch: bool = False) -> KubeError:
-    kind = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}.get(code, KubeError)
-    # An object that fails validation comes with its causes; a patch that could not be applied comes with none.
-    if json_patch and code == 422 and not (status.details and status.details.causes):
-        kind = PreconditionFailed
-    return kind(f"{what}: the API server answered {code} ({status.message}).", code, status.reason)
+async def _whole(pieces: AsyncIterator[bytes]) -> bytes:
+    kept, size = [], 0
+    async for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise TooMuch(b"".join(kept))
+    return b"".join(kept)
+
+
+def _kind(data: bytes) -> type[KubeError]:
+    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made so: another try may find a better one."""
+    return Unusable if unreadable(data, "").metadata.name else KubeError
+
+
+async def _timely(answer: httpx.Response, longest: float, what: str) -> AsyncIterator[bytes]:
+    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not ended after ``longest`` seconds."""
+    end = anyio.current_time() + longest
+    async for piece in answer.aiter_raw():
+        if anyio.current_time() > end:
+            raise KubeError(f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?")
+        yield piece
+
+
+async def _words(answer: httpx.Response) -> bytes:
+    """What an answer says that is none of those that are wanted."""
+    kept = b""
+    async for piece in _timely(answer, LONGEST, "a refusal"):
+        kept += piece[:_MOST_WORDS]
+        if len(kept) >= _MOST_WORDS:
+            break
+    return kept

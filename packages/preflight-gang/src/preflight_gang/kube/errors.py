@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 
 class KubeError(Exception):
     """The cluster cannot be reached, or refuses; the message is one sentence for a person.
@@ -13,6 +15,10 @@ class KubeError(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+class BadAccess(KubeError):
+    """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster would say."""
 
 
 class NotFound(KubeError):
@@ -35,5 +41,34 @@ class PreconditionFailed(KubeError):
     """422 to a JSON patch that does not apply: a ``test`` failed, or a path is not there."""
 
 
+class Unusable(KubeError):
+    """The object is there, but what it holds cannot be read; another try changes nothing."""
+
+
 class Fenced(KubeError):
     """Not sent: the right to write was gone when the request's turn came."""
+
+
+# --- what the server says of itself
+
+
+class _Details(msgspec.Struct):
+    causes: list[msgspec.Raw] | None = None
+
+
+class Status(msgspec.Struct):
+    """The API server's answer to what it refuses."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+def refused(what: str, code: int, status: Status, *, json_patch: bool = False) -> KubeError:
+    """The error that a refusal is."""
+    kind = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}.get(code, KubeError)
+    # An object that fails validation comes with its causes; a patch that could not be applied comes with none.
+    if json_patch and code == 422 and not (status.details and status.details.causes):
+        kind = PreconditionFailed
+    return kind(f"{what}: the API server answered {code} ({status.message}).", code, status.reason)

@@ -33,6 +33,26 @@ class _Lost(Exception):
     """Another holds the lease, or it has been deleted."""
 
 
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+    acquire_time: str | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    resource_version: str
+
+
+class _Lease(msgspec.Struct):
+    """What is asked of an answer before it is believed; all of it is kept."""
+
+    metadata: _Metadata
+    spec: _Spec | None = None
+
+
 class Leadership:
     """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
 
@@ -126,7 +146,7 @@ class _Candidate:
 
     async def _try(self) -> Leadership | None:
         try:
-            self._lease = await self._client.get(self._path, dict)
+            self._lease = self._checked(await self._client.get(self._path, dict))
         except NotFound:
             if self._another_may_hold(self._duration):
                 return None  # deleted under a holder who may not know it yet
@@ -134,7 +154,7 @@ class _Candidate:
             leases, _, name = self._path.rpartition("/")
             sent = self._clock()
             made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(epoch)})
-            self._lease = msgspec.json.decode(made)
+            self._lease = self._ours(made, epoch)
             return Leadership(epoch, sent + self._duration, self._clock)
         spec = self._lease.get("spec") or {}
         sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -217,7 +237,7 @@ class _Candidate:
             # Deleted or taken; or somebody touched its labels, or the answer to a renewal of ours never came.
             pass
         try:
-            self._lease = await self._client.get(self._path, dict)
+            self._lease = self._checked(await self._client.get(self._path, dict))
         except NotFound:
             raise _Lost("it has been deleted") from None
         kept = self._lease.get("spec") or {}
@@ -231,8 +251,31 @@ class _Candidate:
         if kept.get("leaseTransitions") == spec["leaseTransitions"]:
             spec = {**spec, "acquireTime": kept.get("acquireTime")}
         sent = self._clock()
-        self._lease = msgspec.json.decode(await self._client.replace(self._path, {**self._lease, "spec": spec}))
+        written = await self._client.replace(self._path, {**self._lease, "spec": spec})
+        self._lease = self._ours(written, spec["leaseTransitions"])
         return sent + self._duration
+
+    def _checked(self, lease: dict[str, Any]) -> dict[str, Any]:
+        """``lease``, if it is one. Raises :class:`KubeError`: what stands between may answer with an object of its own."""
+        try:
+            found = msgspec.convert(lease, _Lease)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise KubeError(f"{self._path}: the answer is no Lease ({error}); does a proxy stand in between?") from None
+        if found.metadata.name != self._path.rpartition("/")[2]:
+            raise KubeError(
+                f"{self._path}: the answer is the Lease {found.metadata.name!r}; does a proxy stand in between?"
+            )
+        return lease
+
+    def _ours(self, written: bytes, epoch: int) -> dict[str, Any]:
+        """The answer to a write that makes us the holder. Raises :class:`KubeError` where it says nothing of the kind."""
+        lease = self._checked(msgspec.json.decode(written))
+        kept = lease.get("spec") or {}
+        if kept.get("leaseTransitions") != epoch or kept.get("holderIdentity") not in {self._identity, "", None}:
+            raise KubeError(
+                f"{self._path}: the answer to our write names another holder; does a proxy stand in between?"
+            )
+        return lease
 
     def _spec(self, epoch: int) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody decides by it

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import socket
+import logging
 import time
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import anyio
 import httpx
 
 from .connection import Connection
+from .errors import KubeError
+from .sockets import Transport
 
 TOKEN_AGE: Final = 60.0
 """The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute is early enough."""
 
-_KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
+TRUST_AGE: Final = 10.0
+"""Seconds after which it is seen whether the cluster's authority, or our certificate, has been replaced."""
+
+ASK_AGAIN: Final = 5.0
+"""Seconds between two questions to a plug-in that has no new credential."""
+
+log = logging.getLogger(__name__)
 
 
 class Lines:
@@ -41,8 +45,11 @@ class Lines:
             "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends, within one network
         }
         self._free: list[httpx.AsyncClient] = []
-        self.streams = self._made(None)
-        """For watches, which hold their connection."""
+        self._streams = self._made(None)
+        self._watches: Counter[httpx.AsyncClient] = Counter()
+        self._renewing = anyio.Lock()
+        self._looked, self._read = time.monotonic(), _contents(target)
+        self._asked = -ASK_AGAIN
 
     def _made(self, connections: int | None) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -50,40 +57,112 @@ class Lines:
             headers=self._headers,
             auth=self._auth,
             timeout=self._timeout,
-            transport=httpx.AsyncHTTPTransport(
-                verify=self._target.verify,
-                limits=httpx.Limits(max_connections=connections, keepalive_expiry=60.0),
-                socket_options=_KEEPALIVE,
-                trust_env=False,  # proxies of the environment are for the world outside
-            ),
+            transport=Transport(self._target.verify, connections),
             trust_env=False,
         )
 
     @asynccontextmanager
+    async def stream(self) -> AsyncGenerator[httpx.AsyncClient]:
+        """For one watch, which holds its connection to its end, even where others are made anew meanwhile."""
+        await self._renew()
+        line = self._streams
+        self._watches[line] += 1
+        try:
+            yield line
+        finally:
+            self._watches[line] -= 1
+            if not self._watches[line]:
+                del self._watches[line]
+                if line is not self._streams:
+                    await _close(line)
+
+    @asynccontextmanager
     async def one(self) -> AsyncGenerator[httpx.AsyncClient]:
+        await self._renew()
+        target = self._target
         line = self._free.pop() if self._free else self._made(1)
         try:
             yield line
-        except BaseException:  # cut off in the middle, perhaps: its state is nobody's to guess
-            with anyio.CancelScope(shield=True):
-                await line.aclose()
+        except BaseException as error:  # cut off in the middle, perhaps: its state is nobody's to guess
+            await _close(line)
+            self.failed(error)
             raise
-        self._free.append(line)
+        if target is self._target:
+            self._free.append(line)
+        else:
+            await _close(line)
+
+    def failed(self, error: BaseException) -> None:
+        """Look at once, before the next connection, whether the server is to be trusted by another authority by now."""
+        if isinstance(error, httpx.ConnectError) and "certificate" in str(error).lower():
+            self._looked = -TRUST_AGE
+
+    async def _renew(self) -> None:
+        """Go on with new connections where the files that say whom to trust, and who we are, have changed, or a credential has expired."""
+        if self._expired():
+            async with self._renewing:  # one asks the plug-in, the others wait for what it says
+                if self._expired():
+                    await self._anew(_contents(self._target))
+            return
+        if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
+            return
+        self._looked = time.monotonic()
+        found = _contents(self._target)
+        if found is None or found == self._read or self._target.again is None:
+            return
+        async with self._renewing:
+            await self._anew(found)
+
+    def _expired(self) -> bool:
+        expires = self._target.expires
+        return expires is not None and time.time() >= expires and time.monotonic() - self._asked >= ASK_AGAIN
+
+    async def _anew(self, found: tuple[bytes, ...] | None) -> None:
+        self._asked = time.monotonic()
+        if self._target.again is None:
+            return
+        try:
+            again = await anyio.to_thread.run_sync(self._target.again)
+        except KubeError as error:  # half written, perhaps: what we have is all there is
+            log.warning("the cluster's new credentials cannot be used yet", extra={"about": {"error": str(error)}})
+            return
+        # Where we are sent to stays: it may have been set beside the files.
+        self._target, self._read = replace(again, server=self._target.server), found
+        self._auth = _Bearer(self._target) if self._target.token else None
+        log.info("the cluster's certificates were replaced", extra={"about": {"server": self._target.server}})
+        old = self._free if self._watches[self._streams] else [self._streams, *self._free]
+        self._streams, self._free = self._made(None), []
+        await _close(*old)
 
     async def aclose(self) -> None:
-        with anyio.CancelScope(shield=True):  # whoever is cut off leaves no connection behind
-            for line in [self.streams, *self._free]:
-                await line.aclose()
+        await _close(*{self._streams, *self._watches, *self._free})
+
+
+async def _close(*lines: httpx.AsyncClient) -> None:
+    """Whoever is cut off leaves no connection behind."""
+    with anyio.CancelScope(shield=True):
+        for line in lines:
+            await line.aclose()
+
+
+def _contents(target: Connection) -> tuple[bytes, ...] | None:
+    try:
+        return target.contents()
+    except OSError:
+        return None
 
 
 class _Bearer(httpx.Auth):
-    """The token, from its file when it has one: read again when a minute old, and at once when it is refused."""
+    """The token, from its file when it has one: read again when a minute old, and at once when it is refused; from a plug-in: at once
+    when it is refused."""
 
     def __init__(self, target: Connection) -> None:
+        self._again = target.again if target.plugin else None
+        self._asked = time.monotonic()
         self._token, self._file, self._read = target.token, target.token_file, time.monotonic()
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        if time.monotonic() - self._read > TOKEN_AGE:
+        if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
             await self._refresh()
         request.headers["Authorization"] = f"Bearer {self._token}"
         answer = yield request
@@ -93,6 +172,8 @@ class _Bearer(httpx.Auth):
 
     async def _refresh(self) -> bool:
         """True when there is another token than before."""
+        if self._again is not None:
+            return await self._ask(self._again)
         if self._file is None:
             return False
         self._read, before = time.monotonic(), self._token
@@ -100,4 +181,15 @@ class _Bearer(httpx.Auth):
             self._token = (await anyio.Path(self._file).read_text()).strip()
         except OSError:
             return False  # keep what we have; the server says when it is no longer good
+        return self._token != before
+
+    async def _ask(self, again: Callable[[], Connection]) -> bool:
+        if time.monotonic() - self._asked < ASK_AGAIN:
+            return False
+        self._asked, before = time.monotonic(), self._token
+        try:
+            self._token = (await anyio.to_thread.run_sync(again)).token
+        except KubeError as error:
+            log.warning("the plug-in that says who we are", extra={"about": {"error": str(error)}})
+            return False
         return self._token != before

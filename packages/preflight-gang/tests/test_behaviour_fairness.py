@@ -1,0 +1,145 @@
+"""Thousands of gangs of one namespace that go nowhere, and one complete gang of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from kube_world import until
+from leading import leads
+from played import CHECKS, Json, played
+from preflight_e2e.simcluster import RESOURCES, ApiDouble, write_kubeconfig
+from preflight_gang.kube.client import Client
+from preflight_gang.kube.connection import connection
+from preflight_proto import names
+from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
+from wire import Sent, refusal
+
+pytestmark = pytest.mark.anyio
+
+CROWD = 3000
+
+
+def forged(number: int, *, of: int = 1) -> Json:
+    """A pod of a gang ``of`` so many, as anybody can create it; it is not scheduled."""
+    gang, size = f"gang-{number // of}", of
+    stamp = Stamp(
+        v=2, id=gang, source="labels", config_map=configmap_name("crowd", gang, "labels"), takes_part=True, size=size
+    )
+    checks: list[Json] = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
+    checks[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
+    return {
+        "metadata": {
+            "name": f"pod-{number}",
+            "namespace": "crowd",
+            "labels": {names.GANG_LABEL: gang_hash("crowd", gang, "labels"), names.CHECKED_LABEL: "true"},
+            "annotations": {names.GANG_ANNOTATION: encode_stamp(stamp), names.ROSTER_ANNOTATION: ""},
+        },
+        "spec": {"initContainers": checks, "containers": [{"name": "train", "image": "x"}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+@pytest.fixture
+def double() -> Iterator[ApiDouble]:
+    with ApiDouble() as double:
+        for name in ("crowd", "victim"):
+            double.within(lambda name=name: double.create("namespaces", {"metadata": {"name": name}}))  # type: ignore[misc]
+        yield double
+
+
+def crowded(double: ApiDouble, gangs: int, *, of: int = 1, addressed: bool = False) -> None:
+    """So many gangs of another namespace."""
+    pods = next(one for one in RESOURCES if one.plural == "pods")
+
+    def create(number: int) -> None:
+        made = double.create("pods", forged(number, of=of))
+        if addressed:
+            status = {"phase": "Pending", "podIP": f"10.1.{number // 250}.{number % 250}"}
+            double.store.update(pods, made, {**made, "status": status}, status=True)
+
+    for number in range(gangs * of):
+        double.within(lambda number=number: create(number))  # type: ignore[misc]
+
+
+def of_the_crowd(sent: Sent) -> bool:
+    return sent.method != "GET" and "/namespaces/crowd/" in sent.path
+
+
+async def crowd_is_served_before(
+    double: ApiDouble, folder: Path, answers: Callable[[Sent], bytes | None]
+) -> tuple[int, float]:
+    """Writes for the crowd that were sent while the victim's complete gang waited for its ranks; and for how long it did."""
+    target = connection({"KUBECONFIG": str(write_kubeconfig(folder / "kubeconfig", double.url))})
+    async with Client(target) as client, played(client, "victim") as victim:
+        for name in ("pod-0", "pod-1"):
+            await victim.admit(name)
+        async with leads(target) as leading:
+            leading.wire.answers = answers
+            await until(lambda: sum(map(of_the_crowd, leading.wire.sent)) > 50, "the crowd is being answered", 60)
+            await victim.address("pod-0", "10.0.0.1")
+            await victim.address("pod-1", "10.0.0.2")
+            before, at = sum(map(of_the_crowd, leading.wire.sent)), anyio.current_time()
+            await victim.answered("sealed", "pod-0", "pod-1", seconds=60)
+            return sum(map(of_the_crowd, leading.wire.sent)) - before, anyio.current_time() - at
+
+
+async def test_a_complete_gang_is_told_at_once_beside_3000_that_are_skipped(double: ApiDouble, tmp_path: Path) -> None:
+    crowded(double, CROWD)
+    served, seconds = await crowd_is_served_before(double, tmp_path, lambda _: None)
+    assert served < CROWD / 10
+    assert seconds < 10
+
+
+async def test_a_complete_gang_is_told_at_once_beside_3000_whose_pods_cannot_be_written_to(
+    double: ApiDouble, tmp_path: Path
+) -> None:
+    crowded(double, CROWD)
+    refused = refusal(403, "Forbidden")
+    served, seconds = await crowd_is_served_before(
+        double, tmp_path, lambda sent: refused if of_the_crowd(sent) and sent.is_roster else None
+    )
+    assert served < CROWD / 10
+    assert seconds < 10
+
+
+async def test_a_complete_gang_is_told_at_once_beside_3000_whose_records_are_refused(
+    double: ApiDouble, tmp_path: Path
+) -> None:
+    crowded(double, CROWD, of=2, addressed=True)
+    refused = refusal(403, "Forbidden")
+    served, seconds = await crowd_is_served_before(
+        double, tmp_path, lambda sent: refused if of_the_crowd(sent) and sent.is_record else None
+    )
+    assert served < CROWD / 10
+    assert seconds < 10
+
+
+async def test_what_is_refused_for_good_costs_few_requests(double: ApiDouble, tmp_path: Path) -> None:
+    """Of 300 gangs whose records are refused, in the first seconds; at a try a second each it were thousands."""
+    crowded(double, 300, of=2, addressed=True)
+    target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
+    refused = refusal(403, "Forbidden")
+    async with leads(target) as leading:
+        leading.wire.answers = lambda sent: refused if sent.is_record else None
+
+        def tries() -> int:
+            return sum(sent.is_record for sent in leading.wire.sent)
+
+        await until(lambda: tries() >= 300, "each is tried once", 60)
+        await anyio.sleep(10)
+        # At 0, 1, 3, 7 seconds, and the next at 15: four each, and one more for those that were tried late.
+        assert tries() <= 5 * 300
+
+
+async def test_a_gang_whose_record_is_written_at_last_is_told(double: ApiDouble, tmp_path: Path) -> None:
+    target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
+    refused = refusal(403, "Forbidden")
+    async with Client(target) as client, played(client, "victim") as victim, leads(target) as leading:
+        leading.wire.answers = lambda sent: refused if sent.is_record else None
+        await victim.pair()
+        await until(lambda: any(sent.is_record for sent in leading.wire.sent), "it is refused")
+        leading.wire.answers = lambda _: None
+        await victim.answered("sealed", "pod-0", "pod-1", generation=1)

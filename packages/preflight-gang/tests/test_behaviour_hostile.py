@@ -1,0 +1,189 @@
+"""Objects that mean no good: whatever they hold, the gangs of others are told at once, and they are named and counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from hostile import DEEP, gang_map, giant_record
+from kube_world import until
+from leading import Leading, leads
+from played import Cluster, container
+from preflight_e2e.plugin import Api
+from preflight_gang.kube.connection import Connection, connection
+from preflight_proto import names
+from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
+
+pytestmark = pytest.mark.anyio
+
+Attack = Callable[[Cluster], Awaitable[object]]
+AT_ONCE = 5.0
+"""Seconds; a shared machine is slow, and what it bounds without the attack takes a tenth of it."""
+
+
+async def _deep_stamp(cluster: Cluster) -> None:
+    await cluster.admit("evil", stamp=DEEP)
+
+
+async def _deep_roster(cluster: Cluster) -> None:
+    await cluster.admit("evil", gang="evil")
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/evil"
+    await cluster.client.merge_patch(path, {"metadata": {"annotations": {names.ROSTER_ANNOTATION: DEEP}}})
+
+
+async def _deep_result(cluster: Cluster) -> None:
+    await cluster.admit("evil", gang="evil")
+    ended = container("nccl-allreduce", "ended", message=DEEP)
+    await cluster.address("evil", "10.0.8.8", container("dcgm-diag", "ended", message=DEEP), ended)
+
+
+async def _deep_record(cluster: Cluster) -> None:
+    await cluster.admit("evil", gang="evil")
+    for name in ("", "x"):
+        body = gang_map(cluster.namespace, "evil", name=name, data={"members": DEEP})
+        await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
+
+
+async def _empty_projection(cluster: Cluster) -> None:
+    volumes = [{"name": names.NODE_VOLUME, "projected": {"sources": None}}, {"name": "v", "projected": {}}]
+    await cluster.admit("evil", gang="evil", spec={"volumes": volumes, "initContainers": []})
+
+
+async def _packed_record(cluster: Cluster) -> None:
+    await cluster.admit("evil", gang="evil")
+    body = giant_record(cluster.namespace, "evil")
+    await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
+
+
+ATTACKS: dict[str, Attack] = {
+    "a stamp nested deeply": _deep_stamp,
+    "a roster nested deeply": _deep_roster,
+    "a result nested deeply": _deep_result,
+    "a record nested deeply": _deep_record,
+    "a projected volume without sources": _empty_projection,
+    "a record that unpacks to 64 MiB": _packed_record,
+}
+
+
+async def _told_at_once(cluster: Cluster) -> None:
+    began = time.monotonic()
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1", seconds=AT_ONCE)
+    assert time.monotonic() - began < AT_ONCE
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.parametrize("before", [True, False], ids=["listed", "watched"])
+async def test_beside_it_a_gang_is_told_at_once(
+    before: bool, attack: Attack, cluster: Cluster, target: Connection
+) -> None:
+    if before:
+        await attack(cluster)
+    async with leads(target) as leading:
+        if not before:
+            await attack(cluster)
+        await _told_at_once(cluster)
+        assert set(leading.controller._client.mirrors.behind().values()) == {0.0}
+
+
+async def test_a_pod_with_null_where_a_list_is_due_is_read_like_one_without(cluster: Cluster, leading: Leading) -> None:
+    await _empty_projection(cluster)
+    await _told_at_once(cluster)
+    assert not leading.controller._client.mirrors.unreadable
+
+
+async def _create_nested(api: Api, name: str) -> str:
+    """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own encoder is no better than ours."""
+    stamp = Stamp(
+        v=2,
+        id="evil",
+        source="labels",
+        config_map=configmap_name(api.namespace, "evil", "labels"),
+        takes_part=False,
+        size=2,
+    )
+    levels = 1500
+    fields = '{"f:x":' * levels + "{}" + "}" * levels
+    text = (
+        f'{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"{names.GANG_LABEL}":"x"}},"annotations":{{"{names.GANG_ANNOTATION}":{json.dumps(encode_stamp(stamp))}}},'
+        '"managedFields":[{"manager":"evil","operation":"Update","apiVersion":"v1","time":"2026-11-21T08:00:00Z",'
+        f'"fieldsType":"FieldsV1","fieldsV1":{fields}}}]}},'
+        '"spec":{"containers":[{"name":"a","image":"x"}]}}'
+    )
+    target = connection({"KUBECONFIG": str(api.kubeconfig)})
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {target.token}"} if target.token else {}
+    )
+    async with httpx.AsyncClient(verify=target.verify, headers=headers, trust_env=False) as http:
+        answer = await http.post(target.server + api.path("pods"), content=text)
+    return f"{answer.status_code} {answer.text[:300] if not answer.is_success else answer.text.count('f:x')}"
+
+
+async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
+    api: Api, cluster: Cluster, target: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    if api.kind == "double":
+        pytest.skip("the double decodes what it stores as this test's own decoder does")
+    said = await _create_nested(api, "evil")
+    if not said.startswith("201 1500"):
+        pytest.skip(f"this API server does not store it: {said}")
+    caplog.set_level(logging.WARNING)
+    async with leads(target) as leading:
+        await _told_at_once(cluster)
+        before = leading.controller._client.mirrors.unreadable["/api/v1/pods"]
+        assert before >= 1
+        await _create_nested(api, "evil-2")
+        await until(
+            lambda: leading.controller._client.mirrors.unreadable["/api/v1/pods"] > before,
+            "the watch has passed over it",
+        )
+        named = {r.__dict__["about"]["object"] for r in caplog.records if "cannot be read" in r.message}
+        assert named == {f"{cluster.namespace}/evil", f"{cluster.namespace}/evil-2"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (None, "has no spec.schedulingPolicy"),
+        ({"schedulingPolicy": "two"}, "cannot be read: Expected `object`"),
+        ({"schedulingPolicy": None}, "has no spec.schedulingPolicy"),
+        ({"schedulingPolicy": {"gang": {"minCount": -1}}}, "has no spec.schedulingPolicy.gang.minCount"),
+    ],
+    ids=["no spec", "a word", "null", "less than none"],
+)
+@pytest.mark.parametrize("before", [True, False], ids=["listed", "watched"])
+async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_told_why(
+    before: bool, spec: Any, why: str, api: Api, cluster: Cluster, target: Connection
+) -> None:
+    if api.kind == "real":
+        pytest.skip("it refuses such objects of this kind; those of others have definitions that do not")
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups"
+    gang: dict[str, Any] = {"source": "schedulingGroup", "size": None}
+
+    async def create(name: str, said: Any) -> None:
+        await cluster.client.create(path, {"metadata": {"name": name}} | ({"spec": said} if said is not None else {}))
+
+    await create("good", {"schedulingPolicy": {"gang": {"minCount": 2}}})
+    if before:
+        await create("evil", spec)
+    async with leads(target):
+        await cluster.admit("evil-0", gang="evil", about="evil", **gang)
+        await cluster.address("evil-0", "10.0.8.8")
+        await cluster.test("evil-0")
+        if not before:
+            await cluster.answered("wait", "evil-0")
+            await create("evil", spec)
+        await cluster.pair(gang="good", about="good", **gang)
+        await cluster.answered("sealed", "pod-0", "pod-1")
+        with anyio.fail_after(20):
+            while why not in " ".join(told.missing if (told := cluster.told("evil-0")) is not None else ()):
+                await anyio.sleep(0.02)
+        body = {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}  # its author has seen the reason
+        await cluster.client.merge_patch(f"{path}/evil", body)
+        await cluster.answered("skip", "evil-0")

@@ -1,0 +1,121 @@
+"""What objects of others weigh: the controller's memory stays within its bound, and it goes on leading."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hostile import bomb, gang_map
+from kube_world import until
+from played import Cluster, played
+from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_gang.kube.client import Client
+from preflight_gang.kube.connection import connection
+from preflight_proto import names
+from preflight_proto.stamp import configmap_name
+from replica import Replica, replica
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+BOUND = 256
+"""MiB: half of the chart's limit."""
+MEGABYTE = "x" * 1_000_000
+NAMESPACE = "others"
+
+
+def _maps(name: Callable[[int], str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number in range(300):
+        raw = f"evil-{number}"
+        yield "configmaps", gang_map(NAMESPACE, raw, name=name(number), data={"members": MEGABYTE})
+
+
+def _pods(number: int, *, annotations: dict[str, str], env: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = {"containers": [{"name": "a", "image": "x", "env": [{"name": f"N{i}", "value": "v"} for i in range(env)]}]}
+    for one in range(number):
+        labels = {names.CHECKED_LABEL: "true"}
+        yield "pods", {"metadata": {"name": f"p-{one}", "labels": labels, "annotations": annotations}, "spec": spec}
+
+
+HEAVY = {
+    "300 ConfigMaps of 1 MB": lambda: _maps(lambda number: f"x-{number}"),
+    "300 ConfigMaps of 1 MB by gangs' names": lambda: _maps(lambda n: configmap_name(NAMESPACE, f"evil-{n}", "labels")),
+    "500 pods of 1.4 MB": lambda: _pods(500, annotations={}, env=50_000),
+    "1,500 pods with 250 KB of annotations": lambda: _pods(1500, annotations={"note": "x" * 250_000}),
+    "1,500 pods with 250 KB in an annotation of ours": lambda: _pods(
+        1500, annotations={names.ROSTER_ANNOTATION: "x" * 250_000}
+    ),
+}
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[ApiDouble]:
+    with ApiDouble() as double:
+        for name in (NAMESPACE, "good"):
+            double.within(lambda name=name: double.create("namespaces", {"metadata": {"name": name}}))  # type: ignore[misc]
+        yield double
+
+
+def _put(double: ApiDouble, objects: Iterator[tuple[str, dict[str, Any]]]) -> None:
+    """Without copies: the same text in each of them weighs nothing here."""
+    served = {r.plural: r for r in double.api.served if r.group_version == "v1"}
+
+    def put() -> None:
+        for number, (plural, body) in enumerate(objects):
+            about = {"namespace": NAMESPACE, "uid": f"uid-{plural}-{number}", **body["metadata"]}
+            double.store._write(served[plural], None, body | {"metadata": about})
+
+    double.within(put)
+
+
+async def _tells(cluster: Cluster, one: Replica) -> None:
+    await until(lambda: one.leads, "it leads", 60)
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1")
+
+
+@pytest.mark.parametrize("heavy", HEAVY.values(), ids=HEAVY.keys())
+async def test_its_memory_does_not_follow_what_others_write(
+    heavy: Callable[[], Iterator[tuple[str, dict[str, Any]]]], double: ApiDouble, tmp_path: Path
+) -> None:
+    target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
+    await anyio.to_thread.run_sync(_put, double, heavy())
+    async with (
+        Client(target) as client,
+        played(client, "good") as cluster,
+        replica(target, "good", tmp_path / "one", patience=120) as one,
+    ):
+        await _tells(cluster, one)
+        print(f"{one.peak_mib():.0f} MiB")
+        assert one.peak_mib() < BOUND
+
+
+async def test_a_packed_record_that_changes_all_the_time_costs_neither_memory_nor_the_lease(
+    double: ApiDouble, tmp_path: Path
+) -> None:
+    target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
+    async with (
+        Client(target) as client,
+        played(client, "good") as cluster,
+        played(client, NAMESPACE) as others,
+        replica(target, "good", tmp_path / "one", lease=6) as one,
+    ):
+        await until(lambda: one.leads, "it leads", 60)
+        await others.admit("evil", gang="evil")
+        body = gang_map(NAMESPACE, "evil", data={"generation": "1"}, binaryData={"members": bomb(64 << 20)})
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        await client.create(path, body)
+        for number in range(50):
+            change = {"data": {"generation": str(number)}}
+            await client.merge_patch(f"{path}/{body['metadata']['name']}", change)
+            await anyio.sleep(0.2)
+        began = time.monotonic()
+        await cluster.pair()
+        await cluster.answered("sealed", "pod-0", "pod-1")
+        print(f"{one.peak_mib():.0f} MiB, told after {time.monotonic() - began:.2f} s")
+        assert one.peak_mib() < BOUND
+        assert len(one.said("leading")) == 1
+        assert not one.said("no longer leading")

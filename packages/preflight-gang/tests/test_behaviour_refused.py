@@ -1,0 +1,246 @@
+"""What the API server refuses for good is the members' to know: by roster where their pods can be written to, by Event else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+from kube_world import until
+from leading import Leading
+from played import Cluster
+from preflight_e2e.plugin import Api
+from preflight_gang import waiting
+from preflight_gang.kube.client import KubeError
+from wire import Sent, refusal
+
+pytestmark = pytest.mark.anyio
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has waited for half a second has an Event that says for whom."""
+    monkeypatch.setattr(waiting, "PATIENCE", 0.5)
+
+
+def reasons(cluster: Cluster, name: str, reason: str) -> list[str]:
+    """What the Events of one reason on one pod say."""
+    every = cluster.events
+    return [e["message"] for e in every if e["reason"] == reason and e["involvedObject"]["name"] == name]
+
+
+async def waiting_pair(cluster: Cluster) -> None:
+    await cluster.pair()
+    for name in ("pod-0", "pod-1"):
+        await cluster.test(name)
+
+
+async def told(cluster: Cluster, name: str, words: str) -> None:
+    def so() -> bool:
+        roster = cluster.told(name)
+        return roster is not None and words in f"{roster.reason} {roster.missing}"
+
+    await until(so, f"{name} is told {words!r}")
+
+
+@pytest.mark.parametrize("status", [403, 422])
+async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_roster_and_event(
+    status: int, cluster: Cluster, leading: Leading
+) -> None:
+    refused = refusal(status, "Forbidden")
+    leading.wire.answers = lambda sent: refused if sent.is_record else None
+    await waiting_pair(cluster)
+    for name in ("pod-0", "pod-1"):
+        await told(
+            cluster,
+            name,
+            f"the ConfigMap preflight-job-1.labels cannot be written: create /api/v1/namespaces/{cluster.namespace}",
+        )
+        await until(lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}")  # type: ignore[misc]
+        assert f"answered {status}" in reasons(cluster, name, "PreflightWaiting")[0]
+    leading.wire.answers = lambda _: None
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+
+
+@pytest.fixture
+async def quota(cluster: Cluster, api: Api) -> None:
+    """The namespace may have no further ConfigMap."""
+    if api.kind != "real":
+        pytest.skip("the double knows no quota")
+    about = {"name": "none"}
+    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
+    await cluster.client.create(path, {"metadata": about, "spec": {"hard": {"configmaps": "0"}}})
+    # What the quota controller would write; admission reads the status.
+    status = {"hard": {"configmaps": "0"}, "used": {"configmaps": "0"}}
+    await cluster.client.merge_patch(f"{path}/none/status", {"status": status})
+
+    async def refused() -> bool:
+        try:
+            body = {"metadata": {"generateName": "probe-"}}
+            await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/configmaps", body)
+        except KubeError as error:
+            return "exceeded quota" in str(error)
+        return False
+
+    with anyio.fail_after(20):
+        while not await refused():
+            await anyio.sleep(0.1)
+
+
+@pytest.mark.usefixtures("quota")
+async def test_a_quota_on_configmaps_is_the_cause_that_members_are_told_and_its_end_lets_them_go(
+    cluster: Cluster, leading: Leading
+) -> None:
+    await waiting_pair(cluster)
+    for name in ("pod-0", "pod-1"):
+        await told(cluster, name, "exceeded quota: none")
+        await until(lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}")  # type: ignore[misc]
+    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas/none")
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1, seconds=40)
+
+
+def refuses(name: str) -> Callable[[Sent], bytes | None]:
+    refused = refusal(403, "Forbidden")
+    return lambda sent: refused if sent.is_roster and sent.path.endswith(f"/{name}") else None
+
+
+async def test_a_member_whose_pod_cannot_be_written_to_has_an_event_and_the_others_are_told_who_it_is(
+    cluster: Cluster, leading: Leading
+) -> None:
+    leading.wire.answers = refuses("pod-1")
+    await waiting_pair(cluster)
+    await until(lambda: reasons(cluster, "pod-1", "PreflightAnswerRefused"), "its Event")
+    said = reasons(cluster, "pod-1", "PreflightAnswerRefused")[0]
+    assert said.startswith("gang job-1: its pod cannot be annotated: patch ")
+    assert "answered 403" in said
+    # It is sealed before it is known, and then over for who has heard so.
+    await told(cluster, "pod-0", "pod-1 cannot have its rank: its pod cannot be annotated")
+    assert cluster.told("pod-1") is None
+
+
+async def test_a_member_that_comes_again_meanwhile_is_told_to_wait_for_the_one_that_cannot_be_told(
+    cluster: Cluster, leading: Leading
+) -> None:
+    leading.wire.answers = refuses("pod-1")
+    await waiting_pair(cluster)
+    await cluster.answered("fail", "pod-0")
+    await cluster.test("pod-0", restarts=1)
+    await told(cluster, "pod-0", "pod-1: its pod cannot be annotated")
+    assert len(records(leading, cluster)) == 1, "no generation is sealed with it"
+    leading.wire.answers = lambda _: None
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=2, seconds=40)
+
+
+def records(leading: Leading, cluster: Cluster) -> list[Sent]:
+    return [sent for sent in leading.wire.writes(cluster.namespace) if sent.is_record]
+
+
+@pytest.fixture
+async def policy(cluster: Cluster, api: Api) -> None:
+    """Pods labelled frozen=true cannot be changed in the namespace."""
+    if api.kind != "real":
+        pytest.skip("the double knows no admission policies")
+    name = f"frozen-{cluster.namespace}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {"expression": "oldObject.metadata.?labels['frozen'].orValue('') != 'true'", "message": "it is frozen"}
+        ],
+    }
+    await cluster.client.create(POLICIES, {"metadata": {"name": name}, "spec": spec})
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
+    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": where}
+    await cluster.client.create(
+        f"{POLICIES[: -len('policies')]}policybindings", {"metadata": {"name": name}, "spec": bound}
+    )
+    body = {
+        "metadata": {"name": "probe", "labels": {"frozen": "true"}},
+        "spec": {"containers": [{"name": "x", "image": "x"}]},
+    }
+    await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/probe"
+    with anyio.fail_after(30):
+        while True:
+            try:
+                await cluster.client.merge_patch(path, {"metadata": {"annotations": {"at": str(anyio.current_time())}}})
+            except KubeError as error:
+                assert "it is frozen" in str(error)
+                break
+            await anyio.sleep(0.2)
+
+
+@pytest.mark.usefixtures("policy")
+async def test_a_policy_that_keeps_a_pod_from_being_written_to_is_said_by_an_event_and_to_the_others(
+    cluster: Cluster, leading: Leading
+) -> None:
+    pods = ("pod-0", "pod-1")
+    for name in pods:
+        await cluster.admit(name)
+    await cluster.client.merge_patch(
+        f"/api/v1/namespaces/{cluster.namespace}/pods/pod-1", {"metadata": {"labels": {"frozen": "true"}}}
+    )
+    for number, name in enumerate(pods):
+        await cluster.address(name, f"10.0.0.{number + 1}")
+        await cluster.test(name)
+    await until(lambda: "it is frozen" in "".join(reasons(cluster, "pod-1", "PreflightAnswerRefused")), "its Event", 40)
+    await told(cluster, "pod-0", "it is frozen")
+
+
+async def freeze(cluster: Cluster, **metadata: object) -> None:
+    body = {"immutable": True, "metadata": metadata}
+    await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", body)
+
+
+async def replaced(cluster: Cluster) -> None:
+    await cluster.delete("pod-1")
+    await cluster.admit("pod-1")
+    await cluster.address("pod-1", "10.0.0.4")
+
+
+async def test_a_record_that_somebody_made_immutable_is_made_anew(cluster: Cluster, leading: Leading) -> None:
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    await freeze(cluster)
+    await replaced(cluster)
+    rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
+    assert [roster.rank for roster in rosters] == [0, 1]
+    assert not (await cluster.config_map()).get("immutable")
+
+
+async def test_an_immutable_record_that_cannot_go_either_is_said_to_the_members(
+    cluster: Cluster, leading: Leading, api: Api
+) -> None:
+    if api.kind != "real":
+        pytest.skip("the double lets immutable ConfigMaps be changed")
+    await cluster.pair()
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
+    await freeze(cluster, finalizers=["example.com/held"])
+    await replaced(cluster)
+    await cluster.test("pod-1")
+    await told(
+        cluster,
+        "pod-1",
+        "the ConfigMap preflight-job-1.labels is being deleted and something holds it back; remove its finalizers",
+    )
+    before = len(leading.wire.writes(cluster.namespace))
+    await anyio.sleep(2)
+    assert len(leading.wire.writes(cluster.namespace)) - before <= 12, "it is not tried all the time"
+    path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"
+    await cluster.client.merge_patch(path, {"metadata": {"finalizers": None}})
+    await cluster.answered("sealed", "pod-1", generation=2, seconds=40)
+
+
+async def test_an_event_that_is_refused_keeps_no_gang_from_being_told(cluster: Cluster, leading: Leading) -> None:
+    refused = refusal(403, "Forbidden")
+    leading.wire.answers = lambda sent: refused if sent.method == "POST" and sent.path.endswith("/events") else None
+    await cluster.admit("pod-0")
+    await cluster.address("pod-0", "10.0.0.1")
+    await cluster.test("pod-0")
+    await until(lambda: any(sent.status == 403 for sent in leading.wire.sent), "an Event is refused")
+    await cluster.admit("pod-1")
+    await cluster.address("pod-1", "10.0.0.2")
+    await cluster.answered("sealed", "pod-0", "pod-1", generation=1)

@@ -1,0 +1,132 @@
+"""Values of labels that users choose are bounded, and push out only what their own namespace brought."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_gang import codes
+from preflight_gang.fleet import Fleet
+from preflight_gang.labels import Labels
+from preflight_gang.metrics import Metrics
+from prometheus_client import generate_latest
+
+
+def test_a_flood_of_values_pushes_out_nobody_elses() -> None:
+    labels = Labels(10)
+    for value in ("one", "two", "three"):
+        assert labels.use("honest", value) == []
+    gone = [one for number in range(2100) for one in labels.use("flood", f"v-{number}")]
+    assert len(gone) == 2100 - 7
+    assert not {"one", "two", "three"} & set(gone)
+    assert labels.use("honest", "one") == []
+
+
+def test_what_was_used_last_stays() -> None:
+    labels = Labels(2)
+    for value in ("old", "new", "old"):
+        labels.use("ns", value)
+    assert labels.use("ns", "third") == ["new"]
+
+
+def test_a_value_of_two_namespaces_stays_while_one_of_them_has_it() -> None:
+    labels = Labels(3)
+    labels.use("a", "shared")
+    labels.use("b", "shared")
+    labels.use("b", "mine")
+    assert labels.use("b", "another") == []  # b loses it, a still has it
+    assert labels.use("a", "shared") == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("123456789")), max_size=200))
+def test_there_are_never_more_values_than_the_most(used: list[tuple[str, str]]) -> None:
+    labels, shown = Labels(4), set[str]()
+    for namespace, value in used:
+        gone = labels.use(namespace, value)
+        shown.add(value)
+        shown.difference_update(gone)
+        assert len(shown) <= 4
+        assert value in shown
+
+
+def series(metrics: Metrics, name: str) -> set[tuple[str, ...]]:
+    found = (sample for metric in metrics.registry.collect() for sample in metric.samples if sample.name == name)
+    return {tuple(sample.labels.values()) for sample in found}
+
+
+def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_what_they_are() -> None:
+    metrics = Metrics()
+    for number in range(2100):
+        metrics.failed("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
+    metrics.failed("honest", "dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY")
+    assert series(metrics, "preflight_check_failures_total") == {
+        ("dcgm-diag", "node-a", codes.OTHER),
+        ("dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY"),
+    }
+
+
+def test_invented_codes_of_somebodys_own_check_push_out_only_those_of_their_own_namespace() -> None:
+    metrics = Metrics()
+    metrics.failed("honest", "disk", "node-a", "DISK_SLOW")
+    for number in range(2100):
+        metrics.failed("flood", "disk", "node-a", f"INVENTED_{number}")
+    shown = series(metrics, "preflight_check_failures_total")
+    assert ("disk", "node-a", "DISK_SLOW") in shown
+    assert len(shown) == 64
+
+
+def test_a_verdict_that_blames_its_node_is_counted_beside_the_failures() -> None:
+    metrics = Metrics()
+    for node in ("node-a", "node-b"):
+        metrics.failed("ns", "nccl-allreduce", node, "LOW_BANDWIDTH")
+    metrics.blames("ns", "nccl-allreduce", "node-b", "NODE_SLOW")
+    metrics.blames("ns", "nccl-allreduce", "node-b", "INVENTED")
+    assert series(metrics, "preflight_blamed_total") == {
+        ("nccl-allreduce", "node-b", "NODE_SLOW"),
+        ("nccl-allreduce", "node-b", codes.OTHER),
+    }
+    assert len(series(metrics, "preflight_check_failures_total")) == 2
+
+
+def test_no_metric_has_a_second_series_of_when_it_was_made() -> None:
+    metrics = Metrics()
+    metrics.formed("labels", 1.0)
+    metrics.failed("ns", "dcgm-diag", "node-a", "OK")
+    assert not [line for line in generate_latest(metrics.registry).decode().splitlines() if "_created" in line]
+
+
+def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes() -> None:
+    metrics = Metrics()
+    metrics.fleet.note("node-a", "nccl-loopback", 100.0, passed=True, gbps=480.0)
+    metrics.fleet.note("node-a", "nccl-loopback", 200.0, passed=False, gbps=90.0)
+    metrics.fleet.note("node-a", "nccl-loopback", 150.0, passed=True, gbps=470.0)
+    about = {"check": "nccl-loopback", "node": "node-a"}
+    assert metrics.registry.get_sample_value("preflight_node_last_pass_timestamp_seconds", about) == 150
+    assert metrics.registry.get_sample_value("preflight_measured_gbps", about) == 90
+    metrics.fleet.forget("node-a")
+    assert metrics.registry.get_sample_value("preflight_measured_gbps", about) is None
+
+
+def test_ten_thousand_nodes_take_a_bounded_amount_of_memory() -> None:
+    fleet = Fleet(most=10_000)
+    tracemalloc.start()
+    for number in range(12_000):
+        for check in ("dcgm-diag", "nccl-loopback", "nccl-allreduce"):
+            fleet.note(f"node-{number}", check, float(number), passed=True, gbps=400.0)
+    took, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len({node for node, _, _ in fleet}) == 10_000
+    assert took < 16 << 20
+
+
+def test_the_namespaces_with_the_most_unchecked_pods_are_shown_by_name() -> None:
+    metrics = Metrics()
+    metrics.count_unchecked({(f"ns-{number}", "running"): 1 for number in range(2100)} | {("large", "running"): 7})
+    shown = series(metrics, "preflight_unchecked_pods")
+    assert ("large", "running") in shown
+    assert len(shown) == 2001
+    assert (
+        metrics.registry.get_sample_value("preflight_unchecked_pods", {"namespace": "other", "reason": "running"})
+        == 101
+    )

@@ -1,0 +1,79 @@
+"""Pods come, change and go; what is known of gangs follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from preflight_gang.members import Members, Placed
+from preflight_gang.objects import Pod
+from preflight_proto import names
+from preflight_proto.stamp import VERSION, ContractError, Stamp, configmap_name, encode_stamp, gang_hash
+
+NAMESPACE = "training"
+ONE, OTHER = (NAMESPACE, "labels:one"), (NAMESPACE, "labels:other")
+CONFIG_MAP = configmap_name(NAMESPACE, "one", "labels")
+
+
+def pod(uid: str, gang: str | None = "one", **annotations: str) -> Pod:
+    about: dict[str, Any] = {"name": uid, "namespace": NAMESPACE, "uid": uid}
+    if gang is not None:
+        stamp = Stamp(
+            v=VERSION,
+            id=gang,
+            source="labels",
+            object=None,
+            config_map=configmap_name(NAMESPACE, gang, "labels"),
+            takes_part=True,
+            size=2,
+        )
+        about["labels"] = {names.GANG_LABEL: gang_hash(NAMESPACE, gang, "labels"), names.CHECKED_LABEL: "true"}
+        about["annotations"] = {names.GANG_ANNOTATION: encode_stamp(stamp), **annotations}
+    return msgspec.convert({"metadata": about}, Pod)
+
+
+@pytest.fixture
+def ignored() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def members(ignored: list[str]) -> Members:
+    def hear(uid: str, error: ContractError) -> None:
+        ignored.append(f"{uid}: {error}")
+
+    return Members(hear)
+
+
+def test_a_gang_is_there_from_its_first_member_to_its_last(members: Members) -> None:
+    assert members.place(pod("a"), gone=False) == Placed(None, ONE, dissolved=False)
+    assert members.place(pod("b"), gone=False) == Placed(None, ONE, dissolved=False)
+    assert [one.uid for one in members.of(ONE)] == ["a", "b"]
+    assert members.at((NAMESPACE, CONFIG_MAP)) == [ONE]
+    assert members.place(pod("a"), gone=True) == Placed(ONE, None, dissolved=False)
+    assert members.place(pod("b"), gone=True) == Placed(ONE, None, dissolved=True)
+    assert (list(members), list(members.of(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == ([], [], [])
+
+
+def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Members) -> None:
+    members.place(pod("a"), gone=False)
+    assert members.place(pod("a", "other"), gone=False) == Placed(ONE, OTHER, dissolved=True)
+    assert list(members) == [OTHER]
+
+
+def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(members: Members, ignored: list[str]) -> None:
+    forged = pod("a", **{names.GANG_ANNOTATION: "{"})
+    for _ in range(2):
+        assert members.place(forged, gone=False) == Placed(None, None, dissolved=False)
+    assert len(ignored) == 1
+    members.place(forged, gone=True)
+    members.place(forged, gone=False)
+    assert len(ignored) == 2
+
+
+def test_a_member_that_goes_untested_is_no_departed_one(members: Members) -> None:
+    members.place(pod("a"), gone=False)
+    members.place(pod("b"), gone=False)
+    members.place(pod("a"), gone=True)
+    assert members.departed(ONE) == ()
