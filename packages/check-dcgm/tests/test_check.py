@@ -3,40 +3,61 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from check_dcgm.hostengine import OURS_AFTER
 from documents import fault, v3, v4
-from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+from engines import runtime_error
+from preflight_proto.check.testing import CheckRun, FakeConnector, environment, run_check
 
 A, B, FOREIGN = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
 
-# Keeps its state in a folder: what it was asked (`calls`), and its answers (`plan.json`).
+# Keeps its state in a folder: what it was asked (`calls`), what ended it (`signals`), and its answers (`plan.json`).
 DCGMI = """#!/usr/bin/env python3
-import json, os, sys
+import json, os, signal, sys, time
 home = os.path.dirname(os.path.abspath(__file__))
 plan = json.load(open(home + "/plan.json"))
 tool = os.path.basename(sys.argv[0])
 with open(home + "/calls", "a") as calls: calls.write(" ".join([tool, *sys.argv[1:]]) + "\\n")
 mine = plan[tool]
 if "-v" in sys.argv:
-    print("Version : %s\\nHostengine build info:\\nVersion : %s" % (mine["client"], mine["engine"])); sys.exit(0)
+    if not mine.get("mute"):
+        print("Version : %s\\nHostengine build info:\\nVersion : %s" % (mine["client"], mine["engine"]))
+    sys.exit(0)
+if "--version" in sys.argv:
+    print("dcgmi  version: %s" % mine["client"]); sys.exit(0)
 if mine.get("mismatch"):
     print("Error: version mismatch"); sys.exit(244)
+if "--gpuid" in sys.argv:
+    number = int(sys.argv[sys.argv.index("--gpuid") + 1])
+    uuid = dict(mine["listings"][0]).get(number, "")
+    print("| UUID | %s |\\n| Serial Number | %s |" % (uuid, mine.get("serials", {}).get(uuid, "****")))
+    sys.exit(0)
 if "discovery" in sys.argv:
-    if mine.get("down"):
+    seen = sum("discovery" in line for line in open(home + "/calls"))
+    if mine.get("down", 0) >= seen:
         print("Error: unable to establish a connection"); sys.exit(235)
     listings = mine["listings"]
-    seen = sum("discovery" in line for line in open(home + "/calls"))
     for number, uuid in listings[min(seen, len(listings)) - 1]:
-        print("| %-6s | Name: H100 |\\n|        | Device UUID: %s |" % (number, uuid))
+        print("| %-6s | Name: H100 |\\n|        | PCI Bus ID: 0:%s |\\n|        | Device UUID: %s |" % (number, number, uuid))
+    if "-a" in sys.argv:
+        for number, uuid in mine.get("inactive", []):
+            print("| %-6s | Status: LOST |\\n|        | Name: H100 (last known) |\\n|        | Device UUID: %s |" % (number, uuid))
     sys.exit(0)
+def ended(*_):
+    open(home + "/signals", "a").write("SIGTERM\\n"); os._exit(143)
+signal.signal(signal.SIGTERM, ended)
 answers = mine["answers"]
-seen = sum(" diag " in line for line in open(home + "/calls"))
+seen = sum(line.startswith(tool + " diag ") for line in open(home + "/calls"))
 status, output = answers[min(seen, len(answers)) - 1]
+time.sleep(mine.get("seconds", 0))
 print(output); sys.exit(status)
 """
 
@@ -50,12 +71,23 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 Go = Callable[..., CheckRun]
 
 
+def _row(index: int, uuid: str, model: str, serials: dict[str, str] | None) -> str:
+    row = f"{index}, {uuid}, {model}, 00000000:1{index}:00.0"
+    return row if serials is None else f"{row}, {serials.get(uuid, '[N/A]')}, Disabled"
+
+
 @pytest.fixture
 def go(connector: FakeConnector, tmp_path: Path) -> Go:
     """Run the check on GPUs A and B, with a plan for the fake dcgmi (and dcgmi3)."""
 
     def run(
-        plan: dict[str, Any], *, plan3: dict[str, Any] | None = None, gpus: tuple[str, ...] = (A, B), **variables: str
+        plan: dict[str, Any],
+        *,
+        plan3: dict[str, Any] | None = None,
+        gpus: tuple[str, ...] = (A, B),
+        serials: dict[str, str] | None = None,
+        model: str = "H100",
+        **variables: str,
     ) -> CheckRun:
         tools = tmp_path / "bin"
         tools.mkdir(exist_ok=True)
@@ -70,7 +102,7 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
             )
         )
         smi = tools / "nvidia-smi"
-        smi.write_text("#!/bin/sh\n" + "".join(f"echo '{i}, {u}, H100, 0:{i}'\n" for i, u in enumerate(gpus)))
+        smi.write_text("#!/bin/sh\n" + "".join(f"echo '{_row(i, u, model, serials)}'\n" for i, u in enumerate(gpus)))
         smi.chmod(0o755)
         given = {
             "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -95,20 +127,23 @@ def calls(tmp_path: Path) -> list[str]:
     return [line for line in (tmp_path / "bin" / "calls").read_text().splitlines() if " diag " in line]
 
 
-GOOD = (0, v4({"memory": {3: [], 5: []}}))
-SICK = (205, v4({"memory": {3: [fault()], 5: []}}))
+ALL: dict[str, Any] = {test: {3: [], 5: []} for test in ("software", "memory", "pcie")}
+GOOD = (0, v4(ALL))
+SICK = (205, v4({**ALL, "memory": {3: [fault()], 5: []}}))
+
+
+OLD_GOOD = v3({name: {3: [], 5: []} for name in ("Denylist", "GPU Memory", "PCIe")})
 
 
 def test_healthy_gpus_pass_and_only_ours_are_tested(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
     ran = go({"answers": [GOOD]})
     assert (ran.exit_code, ran.result.code) == (0, "OK")
-    assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j --enable-heartbeat"]
+    assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j -t 900 --enable-heartbeat"]
     assert {
         (e.check_name, *(x.entity_value for x in e.entities_impacted)) for e in connector.events if e.is_healthy
     } == {
         ("DcgmDiagnostic",),
-        ("DcgmDiagnosticMemory", A),
-        ("DcgmDiagnosticMemory", B),
+        *((f"DcgmDiagnostic{test}", gpu) for test in ("Software", "Memory", "Pcie", "Presence") for gpu in (A, B)),
     }
 
 
@@ -125,7 +160,7 @@ def test_a_sick_gpu_fails_with_one_fatal_event(go: Go, connector: FakeConnector)
 
 
 def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(go: Go, tmp_path: Path) -> None:
-    ran = go({"mismatch": True}, plan3={"answers": [(0, v3({"GPU Memory": {3: [], 5: []}}))]})
+    ran = go({"mismatch": True}, plan3={"answers": [(0, OLD_GOOD)]})
     assert ran.result.code == "OK"
     assert calls(tmp_path) == ["dcgmi3 diag -r 2 --host node:5555 -i 3,5 -j"]
 
@@ -164,7 +199,7 @@ def test_an_engine_that_stays_busy_is_inconclusive(
 
 
 def test_an_absent_engine_is_inconclusive(go: Go) -> None:
-    assert go({"down": True}).result.code == "ENGINE_UNREACHABLE"
+    assert go({"down": 99}).result.code == "ENGINE_UNREACHABLE"
 
 
 def test_an_empty_answer_is_inconclusive(go: Go) -> None:
@@ -172,8 +207,14 @@ def test_an_empty_answer_is_inconclusive(go: Go) -> None:
     assert (ran.result.outcome, ran.result.code) == ("inconclusive", "ENGINE_ERROR")
 
 
-def test_without_dcgmi_the_run_is_inconclusive(go: Go, tmp_path: Path) -> None:
-    assert go({}, DCGMI="no-such-dcgmi").result.code == "TOOL_MISSING"
+def test_an_engine_that_is_just_replaced_is_asked_once_more(go: Go) -> None:
+    assert go({"down": 1, "answers": [GOOD]}).result.code == "OK"
+
+
+def test_an_image_without_dcgmi_is_misconfigured_and_named(go: Go) -> None:
+    ran = go({}, DCGMI="no-such-dcgmi")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (2, "misconfigured", "TOOL_MISSING")
+    assert "the image preflight-dcgm-diag has none of no-such-dcgmi" in ran.lines[-1]
 
 
 def test_mig_devices_are_skipped_with_the_reason(go: Go) -> None:
@@ -182,7 +223,7 @@ def test_mig_devices_are_skipped_with_the_reason(go: Go) -> None:
 
 
 def test_fewer_gpus_than_given_are_inconclusive(go: Go) -> None:
-    assert go({"answers": [GOOD]}, EXPECTED_GPUS="8").result.code == "GPU_COUNT"
+    assert go({"answers": [GOOD]}, EXPECTED_GPUS="8").result.code == "GPU_MISSING"
 
 
 def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
@@ -190,7 +231,7 @@ def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
     assert ran.exit_code == 2
     assert ran.lines[:2] == [
         'misconfigured: DCGM_DIAG_LEVEL: "five" is not a whole number from 1 to 4; set 1, 2, 3 or 4, or remove it to use 1.',
-        "misconfigured: DCGM_HOSTENGINE_ADDR: not set; set host:port of the node's hostengine, e.g. $(NODE_IP):5555.",
+        "misconfigured: DCGM_HOSTENGINE_ADDR: not set; set host:port of the node's hostengine, e.g. $(NODE_IP):5555, or several separated by commas.",
     ]
 
 
@@ -201,3 +242,196 @@ def test_fifty_failing_restarts_report_one_message(connector: FakeConnector, go:
     fatal = [e for e in connector.events if e.is_fatal]
     assert len(fatal) == 50
     assert len({(e.check_name, e.message, e.entities_impacted[0].entity_value) for e in fatal}) == 1
+
+
+# --- lost GPUs
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "action"),
+    [(238, "DCGM_ST_GPU_IS_LOST", "CONTACT_SUPPORT"), (237, "DCGM_ST_RESET_REQUIRED", "COMPONENT_RESET")],
+)
+def test_a_runtime_error_about_a_gpu_is_fatal(
+    go: Go, connector: FakeConnector, status: int, code: str, action: str
+) -> None:
+    ran = go({"answers": [(status, runtime_error("4.4.2", "Error: Unable to complete diagnostic."))]})
+    assert (ran.exit_code, ran.result.code) == (1, code)
+    [event] = [e for e in connector.events if not e.is_healthy]
+    assert (event.is_fatal, event.recommended_action.name) == (True, action)
+
+
+def test_a_lost_gpu_that_is_the_pods_only_one_is_named(go: Go) -> None:
+    ran = go({"answers": [(238, runtime_error("4.4.2", "lost"))]}, gpus=(A,))
+    assert ran.result.subject == A
+
+
+def test_a_gpu_that_the_driver_does_not_list_and_the_engine_calls_lost_is_fatal(
+    go: Go, connector: FakeConnector, tmp_path: Path
+) -> None:
+    plan = {"client": "4.5.0", "engine": "4.5.0", "listings": [[(3, A)]], "inactive": [(5, B)], "answers": [GOOD]}
+    ran = go(plan, gpus=(A,), NVIDIA_VISIBLE_DEVICES=f"{A},{B}", EXPECTED_GPUS="2")
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_MISSING", B)
+    [event] = [e for e in connector.events if not e.is_healthy]
+    assert (event.is_fatal, event.check_name) == (True, "DcgmDiagnosticPresence")
+    assert event.metadata["lost_by_engine"] == "its status is LOST"
+    assert calls(tmp_path) == []
+
+
+def test_a_gpu_that_the_driver_does_not_list_but_the_engine_does_is_not_fatal(go: Go, connector: FakeConnector) -> None:
+    ran = go({"answers": [GOOD]}, gpus=(A,), NVIDIA_VISIBLE_DEVICES=f"{A},{B}", EXPECTED_GPUS="2")
+    assert (ran.exit_code, ran.result.code) == (1, "GPU_MISSING")
+    assert not any(e.is_fatal for e in connector.events)
+
+
+def test_a_missing_gpu_is_a_finding_also_where_no_engine_answers(go: Go) -> None:
+    ran = go({"down": 99}, gpus=(A,), NVIDIA_VISIBLE_DEVICES=f"{A},{B}", EXPECTED_GPUS="2")
+    assert (ran.exit_code, ran.result.code) == (1, "GPU_MISSING")
+
+
+# --- whose engine it is
+
+
+def test_serial_numbers_that_differ_accuse_and_clear_nobody(go: Go, connector: FakeConnector) -> None:
+    for answer in (SICK, GOOD):
+        sick = (answer[0], _with_serials(answer[1], {3: "111", 5: "999"}))
+        ran = go({"answers": [sick]}, serials={A: "111", B: "222"})
+        assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "inconclusive", "WRONG_HOSTENGINE")
+        assert B in ran.lines[-1]
+        assert A not in ran.lines[-1]
+    assert not any(e.is_fatal or e.is_healthy for e in connector.events)
+
+
+def test_an_engine_without_a_proof_of_identity_is_not_believed(go: Go) -> None:
+    ran = go({"answers": [SICK]}, serials={A: "111", B: "222"})
+    assert (ran.result.outcome, ran.result.code) == ("inconclusive", "WRONG_HOSTENGINE")
+    assert "gives no serial number" in ran.lines[-1]
+
+
+def test_a_document_without_serial_numbers_is_proven_by_the_engines_list(go: Go) -> None:
+    ran = go({"answers": [SICK], "serials": {A: "0111", B: "222"}}, serials={A: "111", B: "222"})
+    assert ran.result.code == "DCGM_FR_FAULTY_MEMORY"
+
+
+def test_a_lost_gpu_of_an_unproven_engine_is_not_fatal(go: Go, connector: FakeConnector) -> None:
+    ran = go({"answers": [(238, runtime_error("4.4.2", "lost"))]}, serials={A: "111", B: "222"})
+    assert ran.result.code == "WRONG_HOSTENGINE"
+    assert not any(e.is_fatal for e in connector.events)
+
+
+def test_the_serial_number_and_the_pci_address_are_in_the_event(go: Go, connector: FakeConnector) -> None:
+    sick = (205, _with_serials(SICK[1], {3: "111", 5: "222"}))
+    go({"answers": [sick]}, serials={A: "111", B: "222"})
+    [event] = [e for e in connector.events if not e.is_healthy]
+    assert (event.metadata["serial"], event.metadata["pci_bus_id"]) == ("111", "00000000:10:00.0")
+
+
+def _with_serials(output: str, serials: dict[int, str]) -> str:
+    raw = json.loads(output)
+    entities = [{"entity_id": gpu, "device_id": "2330", "serial_num": serial} for gpu, serial in serials.items()]
+    raw["entity_groups"] = [{"entity_group": "GPU", "entity_group_id": 1, "entities": entities}]
+    return json.dumps(raw)
+
+
+# --- one diagnostic per engine
+
+
+def test_a_dcgmi_that_the_engine_refuses_at_the_diagnostic_is_followed_by_the_next(go: Go, tmp_path: Path) -> None:
+    refusal = (244, runtime_error("4.4.2", "API version mismatch"))
+    ran = go({"answers": [refusal]}, plan3={"engine": "4.1.1", "answers": [(0, OLD_GOOD)]})
+    assert ran.result.code == "OK"
+    assert [call.split()[0] for call in calls(tmp_path)] == ["dcgmi", "dcgmi3"]
+
+
+def test_an_engine_that_refuses_every_dcgmi_at_the_diagnostic_is_too_old(go: Go) -> None:
+    refusal = (244, runtime_error("4.4.2", "API version mismatch"))
+    assert go({"answers": [refusal]}, plan3={"answers": [refusal]}).result.code == "ENGINE_VERSION"
+
+
+@pytest.mark.parametrize(("version", "timeout", "signals"), [("4.0.0", "2s", "SIGTERM\n"), ("4.4.2", "2s", "")])
+def test_our_own_diagnostic_is_stopped_when_its_time_is_up(
+    go: Go, tmp_path: Path, version: str, timeout: str, signals: str
+) -> None:
+    plan = {"client": version, "engine": version, "answers": [GOOD], "seconds": 60}
+    ran = go(plan, CHECK_TIMEOUT=timeout)
+    assert ran.result.code == "CHECK_TIMEOUT"
+    log = tmp_path / "bin" / "signals"
+    assert (log.read_text() if log.exists() else "") == signals
+
+
+def test_a_check_that_is_told_to_stop_stops_its_diagnostic_on_the_engine(
+    go: Go, connector: FakeConnector, tmp_path: Path
+) -> None:
+    go({"answers": [GOOD]})  # what a run needs is there now
+    plan = json.loads((tmp_path / "bin" / "plan.json").read_text())
+    plan["dcgmi"] |= {"client": "4.0.0", "engine": "4.0.0", "seconds": 60}
+    (tmp_path / "bin" / "plan.json").write_text(json.dumps(plan))
+    variables = {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin:{Path(sys.executable).parent}",
+        "DCGM_HOSTENGINE_ADDR": "10.0.0.1:5555",
+        "DCGM_DIAG_LEVEL": "2",
+    }
+    (tmp_path / "bin" / "calls").write_text("")
+    argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
+    environ = environment(connector, tmp_path, variables)
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 40
+        while not calls(tmp_path):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(OURS_AFTER + 0.5)  # until it is surely ours
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+    result = json.loads((tmp_path / "termination-log").read_text())
+    assert result["code"] == "TERMINATED"
+    assert (tmp_path / "bin" / "signals").read_text() == "SIGTERM\n"
+
+
+def test_a_hang_that_is_known_says_what_to_do(go: Go) -> None:
+    plan = {"client": "4.2.3", "engine": "4.2.3", "answers": [GOOD], "seconds": 60}
+    ran = go(plan, model="NVIDIA B200", CHECK_TIMEOUT="1s")
+    assert "https://github.com/NVIDIA/DCGM/issues/247" in ran.lines[-1]
+
+
+def test_an_engine_that_does_not_tell_its_version_is_asked_by_uuid_all_the_same(go: Go, tmp_path: Path) -> None:
+    go({"mute": True, "answers": [GOOD]})
+    assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j"]
+
+
+# --- what people see, and what an operator may set
+
+
+def test_the_log_has_a_table_of_gpus_and_tests(go: Go) -> None:
+    ran = go({"answers": [SICK]})
+    table = [line for line in ran.lines if line.startswith("table: ")]
+    assert table == [
+        "table: GPU | engine id | Software | Memory | Pcie",
+        f"table: {A} | 3 | pass | FAIL | pass",
+        f"table: {B} | 5 | pass | pass | pass",
+    ]
+
+
+def test_an_operators_table_wins_over_the_document(go: Go, tmp_path: Path) -> None:
+    file = tmp_path / "errors.toml"
+    file.write_text("[52]\nfatal = false\nseverity = 4\n")
+    ran = go({"answers": [SICK]}, DCGM_ERRORS_FILE=str(file))
+    assert (ran.exit_code, ran.result.code) == (1, "DCGM_FR_FAULTY_MEMORY")
+    assert "stays in service" in ran.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[52", "is not TOML"),
+        ("[52]\ncolour = 1\n", '[52] has "colour"'),
+        ("[52]\nseverity = 9\n", "severity = 9 is not from 0 to 6"),
+        ('[52]\naction = "BURN"\n', 'action = "BURN" is not one of'),
+        ("x = 1\n", '"x" is no error id'),
+    ],
+)
+def test_an_operators_table_that_is_wrong_is_misconfigured(go: Go, tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "errors.toml"
+    file.write_text(text)
+    ran = go({}, DCGM_ERRORS_FILE=str(file), DCGM_OPTIONAL_TESTS="software,nothing")
+    assert ran.exit_code == 2
+    assert any(says in line and str(file) in line for line in ran.lines)
+    assert any('DCGM_OPTIONAL_TESTS: "nothing"' in line for line in ran.lines)

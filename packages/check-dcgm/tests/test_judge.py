@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from check_dcgm.catalogue import canonical_test, known
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from preflight_proto.check import NODE, Action, Outcome, Subject, Verdict
 
 A, B = "GPU-aaaa", "GPU-bbbb"
+Tests = dict[int, list[dict[str, Any]]]
 REQUEST = Request(2, {3: A, 5: B}, "node:5555")
 
 
@@ -21,10 +23,16 @@ def verdict(output: str, status: int = 0) -> Verdict:
     return judge(parse(output), status, REQUEST)
 
 
+def with_the_rest(tests: dict[str, Tests]) -> dict[str, Tests]:
+    """What level 2 requires besides, passed."""
+    healthy: Tests = {3: [], 5: []}
+    return {"software": healthy, "memory": healthy, "pcie": healthy, **tests}
+
+
 def test_a_pass_of_every_gpu_passes_and_clears_each_test_and_the_node() -> None:
-    found = verdict(v4({"memory": {3: [], 5: []}, "pcie": {3: [], 5: []}}))
+    found = verdict(v4(with_the_rest({})))
     assert (found.outcome, found.code, found.findings) == (Outcome.PASSED, "OK", ())
-    assert found.clears == {NODE, *(Subject(test, gpu) for test in ("Memory", "Pcie") for gpu in (A, B))}
+    assert found.clears == {NODE, *(Subject(test, gpu) for test in ("Memory", "Pcie", "Software") for gpu in (A, B))}
 
 
 def test_faulty_memory_is_fatal_for_that_gpu_alone() -> None:
@@ -56,18 +64,19 @@ def test_a_message_is_the_same_whatever_was_measured() -> None:
 
 
 def test_a_warning_that_prints_as_fail_passes_with_an_event() -> None:
-    found = verdict(v4({"software": {3: [fault(29, 5, 3)], 5: []}, "memory": {3: [], 5: []}}), 226)
+    found = verdict(v4(with_the_rest({"software": {3: [fault(29, 5, 3)], 5: []}})), 226)
     [finding] = found.findings
     assert (found.outcome, finding.fatal, finding.action) == (Outcome.PASSED, False, Action.NONE)
 
 
 def test_the_deployment_quirk_of_dcgm_3_names_the_gpu_in_the_warning() -> None:
-    found = verdict(v3({"Persistence Mode": {3: [fault(29)], 5: []}, "GPU Memory": {3: [], 5: []}}), 226)
+    rest: dict[str, Tests] = {"GPU Memory": {3: [], 5: []}, "PCIe": {3: [], 5: []}}
+    found = verdict(v3({"Persistence Mode": {3: [fault(29)], 5: []}, **rest}), 226)
     assert [f.subject for f in found.findings] == [Subject("Software", A)]
 
 
 def test_another_pods_gpu_is_not_our_business() -> None:
-    found = verdict(v4({"memory": {3: [], 5: [], 0: [fault()]}}), 205)
+    found = verdict(v4(with_the_rest({"memory": {3: [], 5: [], 0: [fault()]}})), 205)
     assert (found.outcome, found.findings) == (Outcome.PASSED, ())
 
 
@@ -76,7 +85,12 @@ def test_triage_of_hardware_is_fatal(category: int) -> None:
     assert verdict(v4({"pcie": {3: [fault(30, 4, category)], 5: []}})).findings[0].fatal
 
 
-@pytest.mark.parametrize("category", [1, 2, 5, 6, 7, 14])
+@pytest.mark.parametrize("category", [1, 2, 14])
+def test_triage_of_performance_that_a_hardware_test_measured_is_fatal(category: int) -> None:
+    assert verdict(v4({"pcie": {3: [fault(110, 4, category)], 5: []}})).findings[0].fatal
+
+
+@pytest.mark.parametrize("category", [5, 6, 7])
 def test_other_triage_fails_without_being_fatal(category: int) -> None:
     found = verdict(v4({"pcie": {3: [fault(101, 4, category)], 5: []}}))
     assert (found.outcome, found.findings[0].fatal) == (Outcome.FAILED, False)
@@ -131,7 +145,7 @@ def test_a_runtime_error_is_inconclusive_although_it_exits_226() -> None:
 @pytest.mark.parametrize("output", [v4({}), v4({"memory": {3: []}}), v4({"memory": {3: [], 5: []}}, skip=(5,))])
 def test_a_pass_needs_a_pass_of_every_gpu(output: str) -> None:
     found = verdict(output)
-    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NO_RESULT")
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
     assert B in found.reason
 
 
@@ -141,7 +155,7 @@ def test_a_fail_without_an_error_is_not_believed_either_way() -> None:
 
 
 def test_the_document_is_found_among_other_lines() -> None:
-    assert verdict('Warning: {x}\n{"a": 1}\n' + v4({"memory": {3: [], 5: []}}) + "\nbye").outcome is Outcome.PASSED
+    assert verdict('Warning: {x}\n{"a": 1}\n' + v4(with_the_rest({})) + "\nbye").outcome is Outcome.PASSED
 
 
 def test_iterations_are_judged_together() -> None:
@@ -234,5 +248,9 @@ def test_tests_of_both_generations_share_their_names() -> None:
     assert canonical_test("brand_new-test 2") == "BrandNewTest2"
 
 
-def test_every_known_error_has_a_severity_that_decides() -> None:
-    assert {row.severity for row in known().values()} <= {1, 2, 4, 5, 6}
+def test_the_table_has_every_id_of_dcgm_4_6() -> None:
+    table = known()
+    assert sorted(table) == list(range(133))
+    assert all(row.name.startswith("DCGM_FR_") and row.says and row.since and row.source for row in table.values())
+    assert len({row.name for row in table.values()}) == 133
+    assert {number for number, row in table.items() if row.severity == 3} == {0, 1, 2, 21}

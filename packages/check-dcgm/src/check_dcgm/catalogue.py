@@ -1,21 +1,38 @@
 """What DCGM's error ids mean and what its tests are called, in every version.
 
-The table itself is ``errors.toml``.
+The table itself is ``errors.toml``; an operator's file of the same form may replace rows of it.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from preflight_proto.check import Action
 
-__all__ = ["ENVIRONMENT", "HARDWARE", "KnownError", "Severity", "action_for", "canonical_test", "known"]
+__all__ = [
+    "ENVIRONMENT",
+    "HARDWARE",
+    "PERFORMANCE",
+    "SOFTWARE",
+    "STRESS",
+    "BadTable",
+    "KnownError",
+    "Severity",
+    "action_for",
+    "by_words",
+    "canonical_test",
+    "is_deployment",
+    "known",
+    "overridden",
+    "required",
+]
 
 
 class Severity(IntEnum):
@@ -33,8 +50,32 @@ class Severity(IntEnum):
 HARDWARE: Final = frozenset({9, 10, 11, 12, 13, 15})
 """Categories thermal, memory, nvlink, nvswitch, pcie, other hardware: at severity *triage* a fault of the hardware."""
 
+PERFORMANCE: Final = frozenset({1, 2, 14})
+"""Categories performance threshold, performance violation, power: at severity *triage* a hardware test measured too little."""
+
 ENVIRONMENT: Final = frozenset({3, 4, 8, 16})
 """Categories software config, software library, other software, internal: never a fault of the hardware."""
+
+SOFTWARE: Final = "Software"
+"""The one test that reports warnings: its severity decides, while any other test that failed is never a pass."""
+
+_DEPLOYMENT: Final = frozenset(
+    {
+        "denylist",
+        "blacklist",
+        "nvml library",
+        "cuda main library",
+        "cuda toolkit library",
+        "permissions and os blocks",
+        "persistence mode",
+        "environment variables",
+        "page retirement/row remap",
+        "page retirement",  # up to 2.3
+        "graphics processes",
+        "inforom",
+    }
+)
+"""Up to 3.3 each is a test of its own, with one result for all GPUs; in 4.x they are one, `software`."""
 
 _TESTS: Final = {
     "memory": "Memory",
@@ -49,43 +90,151 @@ _TESTS: Final = {
     "pulse test": "PulseTest",
     "eud": "Eud",
     "eud test": "Eud",
+    "cpu eud": "CpuEud",
+    "cpu eud test": "CpuEud",
     "context create": "ContextCreate",
     "nvbandwidth": "Nvbandwidth",
     "nccl tests": "NcclTests",
     "nvlink": "Nvlink",
-    # The deployment tests of 3.x are one test, "software", in 4.x: one condition for both.
-    "software": "Software",
-    "denylist": "Software",
-    "blacklist": "Software",
-    "nvml library": "Software",
-    "cuda main library": "Software",
-    "cuda toolkit library": "Software",
-    "permissions and os blocks": "Software",
-    "persistence mode": "Software",
-    "environment variables": "Software",
-    "page retirement/row remap": "Software",
-    "graphics processes": "Software",
-    "inforom": "Software",
+    "software": SOFTWARE,
+    **dict.fromkeys(_DEPLOYMENT, SOFTWARE),
 }
 
-_STRESS: Final = frozenset({"Diagnostic", "TargetedStress", "TargetedPower", "SmStress", "PulseTest"})
+STRESS: Final = frozenset({"Diagnostic", "TargetedStress", "TargetedPower", "SmStress", "PulseTest"})
+
+_LEVELS: Final = (
+    frozenset({SOFTWARE}),
+    frozenset({"Memory", "Pcie"}),
+    frozenset({"Diagnostic", "TargetedStress", "TargetedPower"}),
+    frozenset({"Memtest", "PulseTest"}),
+)
+"""What each level adds on every version; levels also run tests that depend on the engine's packages, and those are not asked for."""
+
+
+_BY_TEST: Final = {
+    "denylist": 23,
+    "blacklist": 23,
+    "nvml library": 22,
+    "cuda main library": 22,
+    "cuda toolkit library": 22,
+    "permissions and os blocks": 18,
+    "persistence mode": 29,
+    "environment variables": 28,
+    "graphics processes": 25,
+    "inforom": 9,
+}
+_BY_WORDS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), number)
+    for pattern, number in (
+        (r"faulty memory", 52),
+        (r"\bnot exceed\b.*\bbandwidth|\bbandwidth\b.*\b(?:below|not exceed)", 30),
+        (r"\blatency\b.*\bexceed", 31),
+        (r"\blink width\b", 46),  # "below the minimum allowed link generation": DCGM's text for the width says so too
+        (r"\blink generation\b", 45),
+        (r"\bremap\w*\b.*\bfail|\bfail\w*\b.*\bremap", 80),
+        (r"\bpending\b.*\bremap|\bremap\w*\b.*\bpending", 85),
+        (r"\buncorrectable\b.*\bremap", 84),
+        (r"\bpending\b.*\b(?:DBE|double)|\b(?:DBE|double)\b.*\bpending", 83),
+        (r"\bpending\b.*\bpage|\bpending retired page", 6),
+        (r"\bretired pages\b.*\bDBE", 8),
+        (r"\bretired pages\b", 7),
+        (r"\bvolatile double[- ]bit", 4),
+        (r"double[- ]bit", 57),
+        (r"\bNvSwitch physical ID\b.*\bdown\b", 17),
+        (r"\bNvSwitch \d+'s NvLink\b.*\bdown\b", 88),
+        (r"\bNvLink\b.*\bdown\b", 14),
+        (r"\buncontained\b", 81),
+        (r"\bmemory mismatch was detected\b", 58),
+        (r"\bmiscompare failure in the L1 cache\b", 79),
+        (r"\bfatal errors on NvSwitch\b", 15),
+        (r"\bcorrupt InfoROM\b", 9),
+        (r"\bPCIe replays per minute\b", 3),
+        (r"\bstress level\b.*\bdid not reach\b", 50),
+        (r"\bMax power\b.*\bdid not reach\b", 63),
+        (r"\bachieved a memory bandwidth\b.*\bfailing to meet\b", 62),
+    )
+)
+"""Documents up to 3.2 print no id for deployment tests, and up to 3.1 none at all: the words say which error it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """One row of ``errors.toml``; ``says`` is constant text for people."""
+    """One row of ``errors.toml``; ``says`` is constant text for people.
+
+    ``action`` and ``fatal`` are those of a failed hardware test. ``pinned``: an operator's row, which wins over what a document prints.
+    """
 
     name: str
     severity: int
     category: int
     says: str
+    action: str = Action.NONE.value
+    fatal: bool = False
+    since: str = ""
+    source: str = ""
+    formerly: tuple[str, ...] = ()
+    severity_once: tuple[int, ...] = ()
+    pinned: bool = False
+
+
+class BadTable(ValueError):
+    """An operator's table cannot be used. The message is one sentence."""
 
 
 @cache
 def known() -> dict[int, KnownError]:
     """The table by error id."""
     raw = tomllib.loads((files(__package__) / "errors.toml").read_text())
-    return {int(number): KnownError(**row) for number, row in raw.items()}
+    return {int(number): KnownError(**_tuples(row)) for number, row in raw.items()}
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
+def overridden(text: str, where: str) -> dict[int, KnownError]:
+    """The table with the rows of ``text`` (TOML of the same form) in it. Raises :class:`BadTable`, which names ``where``."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadTable(f"{where}: is not TOML ({error}); write it as errors.toml of this check.") from None
+    table = dict(known())
+    for number, row in raw.items():
+        if not (number.isascii() and number.isdigit() and isinstance(row, dict)):
+            raise BadTable(f'{where}: "{number}" is no error id with keys under it; write e.g. [30] and fatal = false.')
+        table[int(number)] = _row(int(number), row, table.get(int(number)), where)
+    return table
+
+
+_KINDS: Final[Mapping[str, type]] = {
+    "name": str,
+    "says": str,
+    "source": str,
+    "since": str,
+    "action": str,
+    "severity": int,
+    "category": int,
+    "fatal": bool,
+}
+
+
+def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) -> KnownError:
+    for key, value in row.items():
+        if key not in _KINDS:
+            raise BadTable(f'{where}: [{number}] has "{key}", which is not one of {", ".join(_KINDS)}.')
+        if not isinstance(value, _KINDS[key]) or (isinstance(value, bool) and _KINDS[key] is int):
+            raise BadTable(f"{where}: [{number}] {key} = {value!r} is no {_KINDS[key].__name__}.")
+    severity, category = row.get("severity"), row.get("category")
+    if severity is not None and severity not in set(Severity):
+        raise BadTable(f"{where}: [{number}] severity = {severity} is not from 0 to 6.")
+    if category is not None and not 0 <= category <= 16:
+        raise BadTable(f"{where}: [{number}] category = {category} is not from 0 to 16.")
+    actions = {action.value for action in Action}
+    if row.get("action", Action.NONE.value) not in actions:
+        raise BadTable(f'{where}: [{number}] action = "{row["action"]}" is not one of {", ".join(sorted(actions))}.')
+    if base is None:
+        base = KnownError(f"DCGM_ERROR_{number}", Severity.UNKNOWN, 0, "an error that the operator has described")
+    return replace(base, pinned=True, **{f.name: row[f.name] for f in fields(KnownError) if f.name in row})
 
 
 def canonical_test(name: str) -> str:
@@ -96,6 +245,28 @@ def canonical_test(name: str) -> str:
     return "".join(part.capitalize() for part in re.findall(r"[a-z0-9]+", words)) or "Unnamed"
 
 
-def action_for(test: str) -> Action:
-    """ADR-026's table: a failed stress test is for the extended utility diagnostics, all other hardware for support."""
-    return Action.RUN_DCGMEUD if test in _STRESS else Action.CONTACT_SUPPORT
+def is_deployment(name: str) -> bool:
+    """Whether it is a test of 2.x or 3.x that has one result for all GPUs."""
+    return " ".join(name.replace("_", " ").lower().split()) in _DEPLOYMENT
+
+
+def required(level: int) -> frozenset[str]:
+    """The tests that a diagnostic of ``level`` must have run on a GPU before it says anything about its health."""
+    return frozenset().union(*_LEVELS[:level])
+
+
+def by_words(test: str, text: str) -> int | None:
+    """The id of an error that a document prints without one, by the test that found it and its words."""
+    found = next((number for pattern, number in _BY_WORDS if pattern.search(text)), None)
+    return found if found is not None else _BY_TEST.get(" ".join(test.replace("_", " ").lower().split()))
+
+
+def action_for(test: str, row: KnownError | None = None) -> Action:
+    """What a failed test calls for: what the error itself asks for (a reset), else ADR-026's table.
+
+    The table: a failed stress test is for the extended utility diagnostics, all other hardware for support.
+    """
+    own = Action(row.action) if row is not None else Action.NONE
+    if row is not None and (row.pinned or own not in {Action.NONE, Action.CONTACT_SUPPORT}):
+        return own
+    return Action.RUN_DCGMEUD if test in STRESS else Action.CONTACT_SUPPORT

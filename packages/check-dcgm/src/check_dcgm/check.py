@@ -1,25 +1,54 @@
-"""The check's whole way: our GPUs → the engine's list → the diagnostic → the document → the verdict."""
+"""The check's whole way: our GPUs → which engine is ours → the diagnostic → the document → whose it is → the verdict."""
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Completed, Inconclusive, Outcome, Run, Verdict, run_main
+from preflight_proto import names
+from preflight_proto.check import (
+    Check,
+    Completed,
+    Failed,
+    Gpu,
+    Inconclusive,
+    Outcome,
+    Run,
+    Skipped,
+    Verdict,
+    counters,
+    gpus,
+    run_main,
+    scan,
+)
 from preflight_proto.durations import format_duration
+from preflight_proto.program import leave
 
-from . import hostengine, judge, parse, summary
+from . import alarms, hostengine, identity, judge, missing, parse, record, summary
+from .candidates import Candidates, connect
 from .settings import TIMEOUTS, Settings
 
 __all__ = ["CHECK", "main"]
 
-PAUSE: Final = 3.0
-"""Seconds between two looks at a busy engine."""
+PAUSE: Final = (2.0, 5.0)
+"""Seconds between two looks at a busy engine: at random, or the pods of a node stay in step."""
 STILL_RUNNING: Final = 30.0
 """Seconds between two lines of a long diagnostic."""
 MARGIN: Final = 120.0
 """Seconds for everything but waiting and diagnosing."""
+LATER: Final = 10.0
+"""Seconds that the engine has to end a diagnostic whose time is up, before dcgmi is ended."""
+MAX_DOCUMENT: Final = 4 * 1024 * 1024
+"""Bytes; the document of sixteen GPUs at level 4 has some hundred thousand."""
+LOOKS: Final = 6
+BETWEEN_LOOKS: Final = 2.0
+"""How often, and seconds apart, GPUs are looked at that processes of somebody else hold: those of the pod before may just be ending."""
+FACTS: Final = frozenset({237, 238})
+"""Exit statuses that are about a GPU."""
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -28,65 +57,190 @@ async def probe(run: Run[Settings]) -> Verdict:
     allowed = run.kit.check_timeout or TIMEOUTS[settings.level]
     patience = settings.queue_timeout if settings.queue_timeout is not None else TIMEOUTS[settings.level]
     run.restart_deadline(patience + allowed + MARGIN)  # waiting for a neighbour is not the diagnostic's time
-
-    gpus = await run.gpus()
-    if mig := [gpu for gpu in gpus if gpu.mig]:
-        return Verdict(Outcome.SKIPPED, "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}.")
-    ours = [gpu.uuid for gpu in gpus]
-
-    async def command(argv: Sequence[str], timeout: float) -> Completed:
-        return await run.command(argv, timeout=timeout, terminate=hostengine.ON_TIMEOUT)
-
-    engine = await hostengine.connect(command, settings.tools, settings.address)
-    _refuse_foreign(engine, ours)
-    request = judge.Request(settings.level, {engine.gpus[uuid]: uuid for uuid in ours}, settings.address)
-
-    done = await _diagnose(run, engine, ours, allowed, patience)
-    if done.timed_out:
-        left = "" if engine.heartbeat else " the engine may go on with it for a while;"
-        return Verdict.inconclusive(
-            "CHECK_TIMEOUT",
-            f"no result within {format_duration(allowed)};{left} raise CHECK_TIMEOUT if that is too short.",
-        )
     try:
-        document = parse.parse(done.stdout)
-    except parse.Unreadable as error:
-        return judge.by_exit_status(done.returncode, request, summary.short(f"{error} {done.stderr}"))
-    for line in summary.lines(document, request.gpus):
-        run.progress(line)
+        return await _probe(run, allowed, patience)
+    except hostengine.ToolsMissing as error:
+        return Verdict(
+            Outcome.MISCONFIGURED,
+            "TOOL_MISSING",
+            f"the image {names.container_name('dcgm-diag')} has none of {error} on its PATH; build it with dcgmi in it, as its "
+            "README says, or set DCGMI to where dcgmi is.",
+        )
 
-    after = await hostengine.connect(command, [engine.tool], settings.address)
+
+async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict:
+    try:
+        found = await run.gpus()
+    except Failed as failed:
+        return await _ask_engine_too(run, failed.verdict)
+    if mig := [gpu for gpu in found if gpu.mig]:
+        raise Skipped("MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}.")
+    before = await _free(run, found)
+    signs = scan.scan(before)
+    for sign in signs:
+        run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
+    seen = [facts.uuid for facts in before]
+    if any(sign.severity is scan.Severity.FATAL for sign in signs):
+        return scan.with_signs(Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen)
+    try:
+        verdict = await _diagnosed(run, found, allowed, patience)
+    except Inconclusive as error:
+        verdict = Verdict.inconclusive(error.code, error.reason)
+    after = await counters.look(found)
+    every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
+    return scan.with_signs(verdict, sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid)), seen)
+
+
+async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.Facts, ...]:
+    """What the driver knows of the GPUs before the load. Those that somebody else computes on are not loaded besides: skipped."""
+    for attempt in range(LOOKS):
+        facts = await counters.look(found)
+        held = [f"{one.uuid} ({one.processes})" for one in facts if one.processes]
+        if not held or run.settings.level == 1:
+            return facts
+        if attempt == 0:
+            run.progress(f"processes of somebody else use {', '.join(held)}; waiting for their end")
+        await anyio.sleep(BETWEEN_LOOKS)
+    raise Skipped(
+        "GPU_IN_USE",
+        f"processes of somebody else use {', '.join(held)} (how many), and a diagnostic would disturb them and be disturbed; "
+        "see what runs there with nvidia-smi on the node.",
+    )
+
+
+async def _diagnosed(run: Run[Settings], found: Sequence[Gpu], allowed: float, patience: float) -> Verdict:
+    """The engine's verdict about ``found``. Raises Inconclusive and ToolsMissing."""
+    settings = run.settings
+    ours = [gpu.uuid for gpu in found]
+    engine = await _candidates(run).ours(found)
+    engine, done = await _diagnose(run, engine, ours, allowed, patience)
+    request = judge.Request(
+        settings.level,
+        {engine.gpus[uuid]: uuid for uuid in ours},
+        engine.address,
+        details={gpu.uuid: gpu for gpu in found},
+        optional=settings.optional,
+        table=settings.table(),
+    )
+    if done.timed_out:
+        return Verdict.inconclusive("CHECK_TIMEOUT", _too_long(engine, request, allowed))
+    document, said = None, ""
+    try:
+        document = await anyio.to_thread.run_sync(parse.parse, done.stdout)
+    except parse.Unreadable as error:
+        said = summary.short(f"{error} {done.stderr}")
+    if document is not None:
+        for line in summary.lines(document, request.gpus):
+            run.progress(line)
+        document = document if document.version else replace(document, version=engine.version)
+
+    if document is None:
+        verdict = judge.by_exit_status(done.returncode, request, said)
+    else:
+        verdict = judge.judge(document, done.returncode, request)
+    if verdict.code == "ENGINE_TIMEOUT":
+        return replace(verdict, reason=_too_long(engine, request, allowed))
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        return verdict
+    # Nobody is accused and nobody cleared before it is known whose GPUs these were.
+    after = await _connect(run, engine.address, [engine.tool])
     if {uuid: after.gpus.get(uuid) for uuid in ours} != {uuid: engine.gpus[uuid] for uuid in ours}:
         raise Inconclusive(
             "GPU_MAP_CHANGED",
-            f"hostengine {settings.address} renumbered its GPUs during the diagnostic; run the check again.",
+            f"hostengine {engine.address} renumbered its GPUs during the diagnostic; run the check again.",
         )
-    return judge.judge(document, done.returncode, request)
+    await _refuse_impostor(run, after, found, document)
+    return await _named(run, verdict, found) if done.returncode in FACTS else verdict
 
 
-def _refuse_foreign(engine: hostengine.Engine, ours: Sequence[str]) -> None:
-    missing = [uuid for uuid in ours if uuid not in engine.gpus]
-    if missing:
-        lists = ", ".join(sorted(engine.gpus)) or "no GPU at all"
+async def _command(run: Run[Settings], argv: Sequence[str], timeout: float) -> Completed:
+    return await run.command(argv, timeout=timeout)
+
+
+def _candidates(run: Run[Settings]) -> Candidates:
+    return Candidates(
+        run.settings.addresses, run.settings.tools, lambda argv, timeout: _command(run, argv, timeout), run.progress
+    )
+
+
+async def _connect(run: Run[Settings], address: str, tools: Sequence[str]) -> hostengine.Engine:
+    return await connect(lambda argv, timeout: _command(run, argv, timeout), tools, address, run.progress)
+
+
+async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
+    """A GPU that the driver does not list: what does the engine say of it?"""
+    try:
+        engine = await _candidates(run).that_knows([f.subject.gpu_uuid for f in verdict.findings if f.subject.gpu_uuid])
+        statuses = await hostengine.inactive(lambda argv, timeout: _command(run, argv, timeout), engine)
+    except (Inconclusive, hostengine.ToolsMissing) as error:
+        run.progress(f"the engine cannot be asked about it: {error}")
+        return verdict
+    return missing.confirmed(verdict, engine.gpus, statuses)
+
+
+async def _refuse_impostor(
+    run: Run[Settings], engine: hostengine.Engine, found: Sequence[Gpu], document: parse.Document | None
+) -> None:
+    """The engine's GPUs must have the serial numbers that the driver says ours have."""
+    ours = {gpu.uuid: gpu.serial for gpu in found}
+    numbers = {number: uuid for uuid, number in engine.gpus.items() if uuid in ours}
+    printed = document.serials if document is not None else {}
+    theirs = {numbers[number]: serial for number, serial in printed.items() if number in numbers}
+    foreign, unproven = identity.differences(ours, theirs)
+    if unproven and not foreign:
+        theirs |= await hostengine.serials(lambda argv, timeout: _command(run, argv, timeout), engine, unproven)
+        foreign, unproven = identity.differences(ours, theirs)
+    if foreign or unproven:
+        what = "other serial numbers than the driver" if foreign else "no serial number"
         raise Inconclusive(
             "WRONG_HOSTENGINE",
-            f"hostengine {engine.address} does not list {', '.join(missing)} (it lists {lists}); it is another node's engine, or it has lost sight of the GPU.",
+            f"hostengine {engine.address} gives {what} for {', '.join(foreign or unproven)}, so it is not proven to be this node's; "
+            f"set {names.ENV_DCGM_HOSTENGINE} to the node's own engine by IP, as $(NODE_IP):5555.",
         )
+
+
+async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> Verdict:
+    """dcgmi's exit status says that one of several GPUs is lost: the driver may say which."""
+    lost = await gpus.lost(found)
+    if verdict.subject or len(lost) != 1:
+        return verdict
+    [(uuid, words)] = lost.items()
+    finding = verdict.findings[0]
+    subject = judge.presence_of(uuid)
+    told = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
+    return replace(verdict, subject=uuid, findings=(told,), reason=f"{verdict.reason} NVML says of {uuid}: {words}.")
+
+
+def _too_long(engine: hostengine.Engine, request: judge.Request, allowed: float) -> str:
+    left = "" if engine.heartbeat else " the engine may go on with it for a while;"
+    known = alarms.hang(alarms.Circumstances(engine.version, "", request.model))
+    why = f" {known.says} ({known.link});" if known else ""
+    return f"no result within {format_duration(allowed)};{left}{why} raise CHECK_TIMEOUT if that is too short."
 
 
 async def _diagnose(
     run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float, patience: float
-) -> Completed:
-    """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience`` seconds."""
-    argv = hostengine.diag_argv(engine, run.settings.level, ours)
-    run.progress(f"running: {' '.join(argv)}")
+) -> tuple[hostengine.Engine, Completed]:
+    """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience`` seconds.
+
+    An engine may list its GPUs for a dcgmi and refuse the diagnostic to it: then the next one is tried.
+    """
     give_up = anyio.current_time() + patience
     waiting = False
+    run.progress(_runs(engine, run.settings.level, ours, allowed))
     while True:
-        done = await _with_progress(run, argv, allowed)
+        done = await _with_progress(run, engine, ours, allowed)
+        if done.returncode == hostengine.VERSION_MISMATCH and engine.others:
+            refused = engine.tool
+            engine = await _connect(run, engine.address, engine.others)
+            await _refuse_unlisted(engine, ours)
+            run.progress(f"{refused} is too new for the engine's diagnostic; trying {engine.tool}")
+            run.progress(_runs(engine, run.settings.level, ours, allowed))
+            continue
         if done.returncode not in hostengine.BUSY:
-            return done
-        if anyio.current_time() + PAUSE > give_up:
+            return engine, done
+        pause = random.uniform(*PAUSE)  # noqa: S311 (jitter)
+        if anyio.current_time() + pause > give_up:
             raise Inconclusive(
                 "ENGINE_BUSY",
                 f"hostengine {engine.address} was busy with another diagnostic for {format_duration(patience)}; raise DCGM_QUEUE_TIMEOUT to wait longer.",
@@ -94,10 +248,25 @@ async def _diagnose(
         if not waiting:
             run.progress(f"the engine is busy with another diagnostic; waiting for up to {format_duration(patience)}")
             waiting = True
-        await anyio.sleep(PAUSE)
+        await anyio.sleep(pause)
 
 
-async def _with_progress(run: Run[Settings], argv: Sequence[str], allowed: float) -> Completed:
+def _runs(engine: hostengine.Engine, level: int, ours: Sequence[str], allowed: float) -> str:
+    return f"running: {' '.join(hostengine.diag_argv(engine, level, ours, allowed))}"
+
+
+async def _refuse_unlisted(engine: hostengine.Engine, ours: Sequence[str]) -> None:
+    if absent := [uuid for uuid in ours if uuid not in engine.gpus]:
+        raise Inconclusive(
+            "WRONG_HOSTENGINE", f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again."
+        )
+
+
+async def _with_progress(
+    run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float
+) -> Completed:
+    argv = hostengine.diag_argv(engine, run.settings.level, ours, allowed)
+
     async def tick() -> None:
         started = anyio.current_time()
         while True:
@@ -108,7 +277,12 @@ async def _with_progress(run: Run[Settings], argv: Sequence[str], allowed: float
 
     async with anyio.create_task_group() as group:
         group.start_soon(tick)
-        done = await run.command(argv, timeout=allowed, terminate=hostengine.ON_TIMEOUT)
+        done = await run.command(
+            argv,
+            timeout=allowed + (LATER if "-t" in argv else 0.0),
+            max_output=MAX_DOCUMENT,
+            terminate=lambda elapsed: hostengine.stop_signal(engine, elapsed),
+        )
         group.cancel_scope.cancel()
     return done
 
@@ -119,10 +293,15 @@ CHECK: Final = Check(
     component="GPU",
     settings=Settings,
     probe=probe,
+    timeout_said=", ".join(f"{format_duration(TIMEOUTS[level])} at level {level}" for level in sorted(TIMEOUTS)),
     on_inconclusive="allow",  # an outage of DCGM must not stop a cluster
-    about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine.",
+    gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
+    tool_variables=("^__DCGM_", "^DCGM_HOME_DIR$"),
+    about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine. `check-dcgm record` writes what the tools here print.",
 )
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["record"]:
+        leave(lambda: record.main(sys.argv[2:]))
     run_main(CHECK)

@@ -7,13 +7,29 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from preflight_proto.check import Completed, Inconclusive, ToolMissing
 
-__all__ = ["BUSY", "ON_TIMEOUT", "Engine", "connect", "diag_argv", "parse_listing", "parse_versions"]
+from .identity import parse_serial
+
+__all__ = [
+    "BUSY",
+    "OURS_AFTER",
+    "VERSION_MISMATCH",
+    "Engine",
+    "ToolsMissing",
+    "connect",
+    "diag_argv",
+    "inactive",
+    "parse_listing",
+    "parse_statuses",
+    "parse_versions",
+    "serials",
+    "stop_signal",
+]
 
 VERSION_MISMATCH: Final = 244
 BUSY: Final = frozenset({217, 222})
@@ -22,46 +38,72 @@ BUSY: Final = frozenset({217, 222})
 PATIENCE: Final = 30.0
 """Seconds that a listing may take."""
 HEARTBEAT_SINCE: Final = (4, 4, 2)
-ON_TIMEOUT: Final = signal.SIGKILL
-"""SIGTERM would make dcgmi stop whatever runs on the engine, a neighbour's diagnostic too."""
+TIMEOUT_SINCE: Final = (3, 3, 8)
+"""``diag -t`` exists from there on."""
+SHOWS_INACTIVE_SINCE: Final = (4, 5, 0)
+"""From there on ``discovery -l`` lists active GPUs only, and ``-a`` the others too."""
+OURS_AFTER: Final = 1.0
+"""Seconds after which a diagnostic that was not refused is ours: an engine that is busy says so at once, and runs one at a time."""
 
 Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 Version = tuple[int, ...]
 
 
+class ToolsMissing(Exception):
+    """None of ``tools`` is in this image."""
+
+    def __init__(self, tools: Sequence[str]) -> None:
+        super().__init__(", ".join(tools))
+        self.tools = tuple(tools)
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's own id."""
+    """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's own id.
+
+    ``pci``: UUID → PCI address. ``others``: tools that come after this one, for an engine that refuses its diagnostic.
+    """
 
     tool: str
     address: str
     client_version: Version
     engine_version: Version
     gpus: dict[str, int]
+    pci: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+    @property
+    def both(self) -> Version:
+        """What both sides can do."""
+        return min(self.client_version, self.engine_version)
 
     @property
     def heartbeat(self) -> bool:
         """Whether the engine stops our diagnostic, and only ours, when we go away."""
-        return min(self.client_version, self.engine_version) >= HEARTBEAT_SINCE
+        return self.both >= HEARTBEAT_SINCE
+
+    @property
+    def version(self) -> str:
+        """The engine's version in words; empty where it does not tell."""
+        return ".".join(map(str, self.engine_version)) if self.engine_version > (0,) else ""
 
 
 async def connect(command: Command, tools: Sequence[str], address: str) -> Engine:
     """The engine at ``address``, through the first of ``tools`` that speaks its version.
 
-    Raises :class:`Inconclusive`: ``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``, ``TOOL_MISSING``.
+    Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and :class:`ToolsMissing`.
     """
     found, refused = [], []
-    for tool in tools:
+    for position, tool in enumerate(tools):
         try:
-            versions = parse_versions((await command([tool, "-v", "--host", address], PATIENCE)).stdout)
+            versions = await _versions(command, tool, address)
+            done = await command([tool, "discovery", "-l", "--host", address], PATIENCE)
         except ToolMissing:
             continue
         found.append(tool)
-        done = await command([tool, "discovery", "-l", "--host", address], PATIENCE)
         if done.returncode == VERSION_MISMATCH:
             refused.append(tool)
             continue
-        gpus = parse_listing(done.stdout)
         if done.returncode != 0 or done.timed_out:
             said = next((line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()), "nothing")
             how = f"no answer within {PATIENCE:g} s" if done.timed_out else f'"{said[:160]}" (exit {done.returncode})'
@@ -69,39 +111,101 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Engin
                 "ENGINE_UNREACHABLE",
                 f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
             )
-        return Engine(tool, address, versions[0], versions[1], gpus)
+        listing, pci = parse_listing(done.stdout)
+        return Engine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive(
             "ENGINE_VERSION",
             f"hostengine {address} is too old for {', '.join(refused)}; upgrade DCGM on the node or add an older dcgmi to the image.",
         )
-    raise Inconclusive(
-        "TOOL_MISSING", f"none of {', '.join(tools)} is on PATH in this image; build it on a base that has dcgmi."
-    )
+    raise ToolsMissing(tools)
 
 
-def diag_argv(engine: Engine, level: int, uuids: Sequence[str]) -> list[str]:
-    """dcgmi 4 takes UUIDs; dcgmi 3 takes the engine's numbers only."""
+async def _versions(command: Command, tool: str, address: str) -> tuple[Version, Version]:
+    """(client, engine). ``-v`` waits only a tenth of a second for the engine, and without it newer ones print nothing at all."""
+    for _ in range(2):
+        client, engine = parse_versions((await command([tool, "-v", "--host", address], PATIENCE)).stdout)
+        if engine > (0,):
+            return client, engine
+    if client == (0,):
+        client, _ = parse_versions((await command([tool, "--version"], PATIENCE)).stdout)
+    return client, engine
+
+
+async def inactive(command: Command, engine: Engine) -> dict[str, str]:
+    """GPUs that the engine knows and does not list as active: UUID → its status, as LOST. Empty where it cannot say."""
+    if engine.both < SHOWS_INACTIVE_SINCE:
+        return {}
+    done = await command([engine.tool, "discovery", "-l", "-a", "--host", engine.address], PATIENCE)
+    return parse_statuses(done.stdout) if done.returncode == 0 and not done.timed_out else {}
+
+
+async def serials(command: Command, engine: Engine, uuids: Sequence[str]) -> dict[str, str]:
+    """UUID → serial number, as the engine says when asked about each GPU; those it does not say are left out."""
+    found = {}
+    for uuid in uuids:
+        number = engine.gpus.get(uuid)
+        if number is None:
+            continue
+        argv = [engine.tool, "discovery", "--gpuid", str(number), "-i", "a", "--host", engine.address]
+        done = await command(argv, PATIENCE)
+        said, serial = parse_serial(done.stdout)
+        if said == uuid and serial:
+            found[uuid] = serial
+    return found
+
+
+def diag_argv(engine: Engine, level: int, uuids: Sequence[str], seconds: float | None = None) -> list[str]:
+    """dcgmi 4 takes UUIDs; dcgmi 3 takes the engine's numbers only. After ``seconds`` the engine ends the diagnostic, where it can."""
     by_uuid = engine.client_version >= (4,)
     ids = [uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids]
     argv = [engine.tool, "diag", "-r", str(level), "--host", engine.address, "-i", ",".join(ids), "-j"]
+    if seconds is not None and engine.both >= TIMEOUT_SINCE:
+        argv += ["-t", str(max(1, int(seconds)))]
     return [*argv, "--enable-heartbeat"] if engine.heartbeat else argv
 
 
-def parse_listing(stdout: str) -> dict[str, int]:
-    """UUID → engine id from the table of ``dcgmi discovery -l``."""
+def stop_signal(engine: Engine, elapsed: float) -> signal.Signals:
+    """How to end dcgmi ``elapsed`` seconds after its start.
+
+    SIGTERM makes it stop whatever runs on the engine: right for our own diagnostic, wrong for a neighbour's. An engine with a heartbeat
+    stops ours by itself once dcgmi is gone.
+    """
+    return signal.SIGTERM if elapsed >= OURS_AFTER and not engine.heartbeat else signal.SIGKILL
+
+
+def parse_listing(stdout: str) -> tuple[dict[str, int], dict[str, str]]:
+    """(UUID → engine id, UUID → PCI address) from the table of ``dcgmi discovery -l``."""
     gpus: dict[str, int] = {}
-    number: int | None = None
+    pci: dict[str, str] = {}
+    number, bus = None, ""
     for line in stdout.splitlines():
         if row := re.match(r"\|\s*(\d+)\s*\|", line):
-            number = int(row[1])
+            number, bus = int(row[1]), ""
+        if place := re.search(r"\bPCI Bus ID:\s*([0-9a-fA-F:.]+)", line):
+            bus = place[1].lower()
         if (uuid := re.search(r"\b(GPU-[0-9a-fA-F-]+)", line)) and number is not None:
             gpus[uuid[1]] = number
-    return gpus
+            pci[uuid[1]] = bus
+    return gpus, pci
+
+
+def parse_statuses(stdout: str) -> dict[str, str]:
+    """UUID → status of those GPUs in the table of ``dcgmi discovery -l -a`` that have one: it is printed where it is not OK."""
+    found: dict[str, str] = {}
+    status = ""
+    for line in stdout.splitlines():
+        if re.match(r"\|\s*\d+\s*\|", line):
+            status = ""
+        if word := re.search(r"\bStatus:\s*(\w+)", line):
+            status = word[1].upper()
+        if (uuid := re.search(r"\b(GPU-[0-9a-fA-F-]+)", line)) and status:
+            found[uuid[1]] = status
+    return found
 
 
 def parse_versions(stdout: str) -> tuple[Version, Version]:
-    """(client, engine) from ``dcgmi -v --host``; an engine that does not tell is version (0,)."""
+    """(client, engine) from ``dcgmi -v --host``; one that does not tell is version (0,)."""
     found = [tuple(int(n) for n in v.split(".")) for v in re.findall(r"(?i)version\s*:\s*(\d+(?:\.\d+)+)", stdout)]
     client = found[0] if found else (0,)
     engine = found[1] if len(found) > 1 else (0,)

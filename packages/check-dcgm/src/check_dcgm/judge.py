@@ -1,21 +1,34 @@
 """From a diagnostic document to a verdict about the pod's own GPUs.
 
-The document decides, never the exit status alone. Severity decides what an error means, because a warning prints as
-`Fail` in DCGM's JSON; a pass needs a Pass for every GPU.
+Judged by what ran: each test that the level requires must have passed on each of our GPUs. A hardware test that failed is never a
+pass, whatever the severity of its error; in the software test, which reports warnings too, the severity decides. The document decides,
+and the exit status where there is none; both together where the engine could not run the diagnostic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict
+from preflight_proto.check import NODE, Action, Finding, Gpu, Outcome, Subject, Verdict
+from preflight_proto.check.presence import PRESENCE
 
-from . import summary
-from .catalogue import ENVIRONMENT, HARDWARE, Severity, action_for, canonical_test, known
-from .parse import Document, Problem, TestResult
+from . import alarms, summary
+from .catalogue import (
+    ENVIRONMENT,
+    HARDWARE,
+    PERFORMANCE,
+    SOFTWARE,
+    KnownError,
+    Severity,
+    action_for,
+    canonical_test,
+    known,
+    required,
+)
+from .parse import UNREADABLE, Document, Problem, TestResult
 
-__all__ = ["Request", "by_exit_status", "judge"]
+__all__ = ["Request", "by_exit_status", "judge", "presence_of"]
 
 RAN = frozenset({0, 205, 226})
 """Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51), some error (-30)."""
@@ -25,59 +38,74 @@ _GPU_FACTS = {
     238: ("DCGM_ST_GPU_IS_LOST", "the driver has lost a GPU", Action.CONTACT_SUPPORT),
 }
 _INFRASTRUCTURE = {
+    198: ("NO_TEST", "the engine has no test for these GPUs; are DCGM's diagnostic packages installed beside it?"),
+    202: ("ENGINE_PAUSED", "the engine is paused"),
     203: ("ENGINE_STOPPED", "another client stopped the diagnostic"),
+    204: ("ENGINE_INCOMPLETE", "the engine does not find its diagnostic program"),
+    215: ("ENGINE_INCOMPLETE", "the engine could not start its diagnostic program"),
     217: ("ENGINE_BUSY", "another diagnostic is running on this engine"),
     222: ("ENGINE_BUSY", "another client uses the engine"),
+    223: ("ENGINE_INCOMPLETE", "the engine has no diagnostic module, as the one inside dcgm-exporter"),
+    233: ("MIXED_GPUS", "the pod's GPUs are of different models, and DCGM tests one model at a time"),
     235: ("ENGINE_UNREACHABLE", "the engine cannot be reached"),
     244: ("ENGINE_VERSION", "the engine and this dcgmi do not speak the same version"),
     245: ("ENGINE_TIMEOUT", "the engine did not answer in time"),
+    250: ("NOT_SUPPORTED", "the engine does not support the diagnostic on this node"),
 }
+_SKIPPED = "it was skipped, and the engine does not say why"
+_PARTS = frozenset({"switch", "link", "nvswitch", "nvlink", "cpu", "cpu_core", "cpucore", "connectx"})
+"""Entities that are the node's, besides GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked of the engine: ``gpus`` maps the *engine's* id of each of our GPUs to its UUID."""
+    """What was asked of the engine: ``gpus`` maps the *engine's* id of each of our GPUs to its UUID.
+
+    ``details`` has what the driver says of them; ``optional`` are tests that need not have run; ``table`` is the error table.
+    """
 
     level: int
     gpus: Mapping[int, str]
     address: str
+    details: Mapping[str, Gpu] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+    table: Mapping[int, KnownError] = field(default_factory=known)
+
+    @property
+    def model(self) -> str:
+        """The product name of the GPUs; the diagnostic runs on one model at a time."""
+        return next((gpu.name for gpu in self.details.values()), "")
 
 
 def judge(document: Document, status: int, request: Request) -> Verdict:
     """The verdict on ``request.gpus``; never raises."""
-    if document.runtime_error is not None:
-        return Verdict.inconclusive(
-            "DIAG_NOT_RUN",
-            f"the engine at {request.address} could not run the diagnostic: {summary.short(document.runtime_error)}.",
-        )
-    graded = [g for result in document.results if (g := _grade(result, request, document.version)) is not None]
-    findings = _unique(g.finding for g in graded if g.finding is not None)
+    if document.runtime_error is not None and not document.results:
+        return _not_run(document.runtime_error, status, request)
+    graded = [grade for result in document.results for grade in _grades(result, document, request)]
+    findings = _unique(grade.finding for grade in graded if grade.finding is not None)
     clears = _clears(document, request)
-    reasons = summary.reason(findings, request.level)
-    broken = [g for g in graded if g.outcome is Outcome.FAILED]
+    broken = [g for g in graded if g.outcome is Outcome.FAILED and g.finding is not None]
     unclear = [g for g in graded if g.outcome is Outcome.INCONCLUSIVE]
     if broken:
         worst = next((g for g in broken if g.finding is not None and g.finding.fatal), broken[0])
         assert worst.finding is not None
         subject = worst.finding.subject.gpu_uuid or ""
-        return Verdict(Outcome.FAILED, worst.finding.code, reasons, findings, clears, subject)
+        return Verdict(
+            Outcome.FAILED, worst.finding.code, summary.reason(findings, request.level), findings, clears, subject
+        )
     if status in _GPU_FACTS:
         return _gpu_fact(status, request)
+    if document.runtime_error is not None:
+        return _not_run(document.runtime_error, status, request)
     if unclear:
-        return Verdict.inconclusive(unclear[0].code, unclear[0].reason, findings=_harmless(findings, unclear))
+        return _inconclusive(unclear[0].code, unclear[0].reason, findings)
     if status not in RAN:
         return by_exit_status(status, request, summary.short(_first_text(document)))
-    missing = sorted(set(request.gpus.values()) - _passed(document, request))
-    if missing:
-        return Verdict.inconclusive(
-            "NO_RESULT",
-            f"the engine at {request.address} reported no passed test for {', '.join(missing)}; see the engine's log.",
-        )
-    if status != 0 and not any(result.problems for result in document.results):
-        return Verdict.inconclusive(
-            "UNEXPLAINED_STATUS", f"dcgmi exited {status} but its document names no error; see the engine's log."
-        )
-    return Verdict(Outcome.PASSED, "OK", reasons, findings, clears | {NODE})
+    if untested := _untested(document, request):
+        return _inconclusive("NOT_TESTED", untested, findings)
+    if unexplained := _unexplained(document, status, request):
+        return _inconclusive("UNEXPLAINED_STATUS", unexplained, findings)
+    return Verdict(Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE})
 
 
 def by_exit_status(status: int, request: Request, said: str) -> Verdict:
@@ -91,6 +119,16 @@ def by_exit_status(status: int, request: Request, said: str) -> Verdict:
     return Verdict.inconclusive(code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs.")
 
 
+def _not_run(error: str, status: int, request: Request) -> Verdict:
+    """The engine says why it ran nothing; the exit status says what kind of reason that is."""
+    if status in _GPU_FACTS or status in _INFRASTRUCTURE or status < 0:
+        return by_exit_status(status, request, summary.short(error))
+    return Verdict.inconclusive(
+        "DIAG_NOT_RUN",
+        f"the engine at {request.address} could not run the diagnostic: {summary.short(error)}.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Graded:
     outcome: Outcome
@@ -99,60 +137,133 @@ class _Graded:
     finding: Finding | None = None
 
 
-def _grade(result: TestResult, request: Request, version: str) -> _Graded | None:
-    """What the worst problem of one result means; None when it says nothing about us."""
+def _grades(result: TestResult, document: Document, request: Request) -> list[_Graded]:
+    """What each problem of one result means; empty when it says nothing about us."""
+    if result.entity is not None and result.entity.kind not in _PARTS | {"gpu"}:
+        if result.status in {"pass", "skip"} and not result.problems:
+            return []
+        whose = "a GPU whose number cannot be read" if result.entity.kind == UNREADABLE else result.entity.kind
+        what = f"the {result.test} test failed on {whose}; see the engine's log."
+        return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
     subject = _subject(result, request)
     if subject is None:
-        return None
+        return []
+    if result.problems:
+        grades = [_problem(problem, result, subject, document, request) for problem in result.problems]
+        return [grade for grade in grades if grade is not None]
+    if result.status not in {"fail", "warn"} or _said_elsewhere(result, document, request):
+        return []
     where = subject.gpu_uuid or "the node"
-    if not result.problems:
-        if result.status == "fail":
-            what = f"the {result.test} test failed on {where} without naming an error; see the engine's log."
-            return _Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)
-        return None
-    grades = [_problem(problem, result, subject, request.level, version) for problem in result.problems]
-    order = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.PASSED]
-    return min(grades, key=lambda g: (order.index(g.outcome), not (g.finding is not None and g.finding.fatal)))
+    what = f"the {result.test} test failed on {where} without naming an error; see the engine's log."
+    return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
 
 
-def _problem(problem: Problem, result: TestResult, subject: Subject, level: int, version: str) -> _Graded:
-    row = known().get(problem.error_id) if problem.error_id is not None else None
+def _said_elsewhere(result: TestResult, document: Document, request: Request) -> bool:
+    """Whether the software test failed here only because it fails everywhere at once: for a warning about one GPU, say."""
+    if canonical_test(result.test) != SOFTWARE:
+        return False
+    others = [p for other in document.results if other.test == result.test for p in other.problems]
+    if result.entity is None:
+        return bool(others)  # the row is everybody's, and its problems were given to the GPUs that they are about
+    return bool(others) and all(
+        _severity(problem, request.table)[0] in {Severity.MONITOR, Severity.CONFIG} for problem in others
+    )
+
+
+def _severity(problem: Problem, table: Mapping[int, KnownError]) -> tuple[int | None, int | None, KnownError | None]:
+    """(severity, category, row): the document's own where it has them, else the table's; an operator's row before both."""
+    row = table.get(problem.error_id) if problem.error_id is not None else None
     severity, category = problem.severity, problem.category
+    if row is not None and row.pinned:
+        return row.severity, row.category, row
     if severity in {None, Severity.NONE, Severity.UNKNOWN}:
         severity = row.severity if row else None
     if category is None:
         category = row.category if row else None
+    return severity, category, row
+
+
+def _by_table(severity: int | None, category: int | None, row: KnownError | None) -> tuple[Outcome, bool]:
+    """(outcome, fatal) of an error that counts."""
+    own = row is not None and (row.pinned or (row.severity, row.category) == (severity, category))
+    if row is not None and row.pinned and row.fatal:
+        return Outcome.FAILED, True
+    if category in ENVIRONMENT:
+        return Outcome.INCONCLUSIVE, False
+    if severity in {Severity.ISOLATE, Severity.RESET}:
+        return Outcome.FAILED, row.fatal if own and row is not None else True
+    if severity == Severity.TRIAGE:
+        return Outcome.FAILED, row.fatal if own and row is not None else category in HARDWARE | PERFORMANCE
+    return Outcome.INCONCLUSIVE, False
+
+
+def _problem(
+    problem: Problem, result: TestResult, subject: Subject, document: Document, request: Request
+) -> _Graded | None:
+    severity, category, row = _severity(problem, request.table)
     test = canonical_test(result.test)
-    code = row.name if row else f"DCGM_ERROR_{problem.error_id}" if problem.error_id is not None else "DCGM_ERROR"
+    around = alarms.Circumstances(document.version, document.driver, request.model)
+    says = alarms.explains(test, problem, around)
     if severity is None and result.status == "warn":
         severity = Severity.MONITOR  # the only thing known about it is that DCGM itself calls it a warning
-    hardware = category not in ENVIRONMENT
-    if severity in {Severity.ISOLATE, Severity.RESET} and hardware:
-        outcome, fatal = Outcome.FAILED, True
-    elif severity == Severity.TRIAGE and hardware:
-        outcome, fatal = Outcome.FAILED, category in HARDWARE
-    elif severity in {Severity.MONITOR, Severity.CONFIG}:
+    harmless = severity in {Severity.MONITOR, Severity.CONFIG}
+    ran = result.status in {"fail", "warn", "unknown"}
+    if not ran and (harmless or (result.status == "skip" and severity is None)):
+        if result.status == "skip":
+            return None  # why it was skipped, which matters where the test is required
         outcome, fatal = Outcome.PASSED, False
-    else:
+    elif says is not None and says.effect in {"inconclusive", "not tested"}:
         outcome, fatal = Outcome.INCONCLUSIVE, False
-    finding = Finding(
+    elif says is not None and says.effect == "fatal":
+        outcome, fatal = Outcome.FAILED, True
+    elif test == SOFTWARE and harmless:
+        outcome, fatal = Outcome.PASSED, False
+    elif test != SOFTWARE and alarms.names_a_fault(problem.text):
+        outcome, fatal = Outcome.FAILED, True
+    else:
+        outcome, fatal = _by_table(severity, category, row)
+    finding = _finding(problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says)
+    reason = f"{finding.message} is no verdict about hardware ({summary.short(problem.text)})"
+    if says is not None:
+        reason += f": {says.says} ({says.link})"
+    return _Graded(outcome, finding.code, f"{reason}.", finding)
+
+
+def _finding(
+    problem: Problem,
+    result: TestResult,
+    subject: Subject,
+    document: Document,
+    request: Request,
+    *,
+    outcome: Outcome,
+    fatal: bool,
+    says: alarms.Known | None,
+) -> Finding:
+    severity, category, row = _severity(problem, request.table)
+    test = canonical_test(result.test)
+    code = row.name if row else f"DCGM_ERROR_{problem.error_id}" if problem.error_id is not None else "DCGM_ERROR"
+    gpu = request.details.get(subject.gpu_uuid or "")
+    metadata = {
+        "test": result.test,
+        "error_id": str(problem.error_id),
+        "severity": str(severity),
+        "category": str(category),
+        "detail": summary.short(problem.text, 400),
+        "level": str(request.level),
+        "dcgm_version": document.version,
+        "pci_bus_id": gpu.pci_bus_id if gpu else "",
+        "serial": summary.serial(gpu, document, request.gpus) if gpu else "",
+        "known": f"{says.says} ({says.link})" if says else "",
+    }
+    where = subject.gpu_uuid or "the node"
+    return Finding(
         code=code,
-        message=f"{code} on {subject.gpu_uuid or 'the node'} in DCGM's {test} test" + (f": {row.says}" if row else ""),
+        message=f"{code} on {where} in DCGM's {test} test" + (f": {row.says}" if row else ""),
         fatal=fatal,
-        action=action_for(test) if outcome is Outcome.FAILED else Action.NONE,
+        action=action_for(test, row) if outcome is Outcome.FAILED else Action.NONE,
         subject=subject,
-        metadata={
-            "test": result.test,
-            "error_id": str(problem.error_id),
-            "severity": str(severity),
-            "category": str(category),
-            "detail": summary.short(problem.text, 400),
-            "level": str(level),
-            "dcgm_version": version,
-        },
-    )
-    return _Graded(
-        outcome, code, f"{finding.message} is no verdict about hardware ({summary.short(problem.text)}).", finding
+        metadata={key: value for key, value in metadata.items() if value},
     )
 
 
@@ -164,12 +275,50 @@ def _subject(result: TestResult, request: Request) -> Subject | None:
     return Subject(canonical_test(result.test), uuid) if uuid is not None else None
 
 
-def _passed(document: Document, request: Request) -> set[str]:
-    passed: set[str] = set()
+def _untested(document: Document, request: Request) -> str:
+    """Which required tests did not run on which of our GPUs, and why, as one sentence; empty when all did."""
+    wanted = sorted(required(request.level) - request.optional)
+    around = alarms.Circumstances(document.version, document.driver, request.model)
+    ran: set[tuple[str, str]] = set()
+    why: dict[tuple[str, str], str] = {}
     for result in document.results:
-        if result.status == "pass":
-            passed |= _uuids(result, request)
-    return passed
+        test = canonical_test(result.test)
+        hollow = [p for p in result.problems if (s := alarms.explains(test, p, around)) and s.effect == "not tested"]
+        # Of the hardware tests only a pass is left here: what failed is a verdict already. The software test warns.
+        good = result.status == "pass" or (test == SOFTWARE and result.status in {"fail", "warn"})
+        everybody = result.entity is None and result.status == "skip"
+        for uuid in set(request.gpus.values()) if everybody else _uuids(result, request):
+            if good and not hollow:
+                ran.add((test, uuid))
+            elif said := result.info or next((p.text for p in result.problems if p.text), ""):
+                why[test, uuid] = said if why.get((test, uuid), _SKIPPED) == _SKIPPED else why[test, uuid]
+            elif result.status == "skip":
+                why.setdefault((test, uuid), _SKIPPED)
+    missing: dict[tuple[str, str], list[str]] = {}
+    for uuid in sorted(set(request.gpus.values())):
+        for test in wanted:
+            if (test, uuid) not in ran:
+                reason = why.get((test, uuid)) or "the engine reports no result of it"
+                missing.setdefault((test, summary.short(reason, 120)), []).append(uuid)
+    if not missing:
+        return ""
+    listed = "; ".join(f"{test} on {', '.join(uuids)} ({reason})" for (test, reason), uuids in missing.items())
+    return f"level {request.level} requires tests that did not run: {listed}."
+
+
+def _unexplained(document: Document, status: int, request: Request) -> str:
+    """Why an exit status does not fit the document, as one sentence; empty when it does."""
+    problems = [problem for result in document.results for problem in result.problems]
+    if status != 0 and not problems:
+        return f"dcgmi exited {status} but its document names no error; see the engine's log."
+    if status != 205:
+        return ""
+    for problem in problems:
+        row = request.table.get(problem.error_id) if problem.error_id is not None else None
+        once = row.severity_once if row else ()
+        if problem.error_id is None or Severity.ISOLATE in {problem.severity, row.severity if row else None, *once}:
+            return ""
+    return "dcgmi exited 205 (an error that asks to isolate a GPU) but its document names none; see the engine's log."
 
 
 def _clears(document: Document, request: Request) -> frozenset[Subject]:
@@ -180,15 +329,15 @@ def _clears(document: Document, request: Request) -> frozenset[Subject]:
         pairs = {Subject(canonical_test(result.test), uuid) for uuid in _uuids(result, request)}
         if result.status == "pass" and not result.problems:
             good |= pairs
-        elif result.status != "skip":
+        elif result.status != "skip" or result.problems:
             bad |= pairs
     return frozenset(good - bad)
 
 
 def _uuids(result: TestResult, request: Request) -> set[str]:
-    """The GPUs of ours that a result covers: DCGM 3 reports its deployment tests for all requested GPUs at once."""
+    """The GPUs of ours that a result covers: up to 3.3 a deployment test has one result for all requested GPUs."""
     if result.entity is None:
-        return set(request.gpus.values())
+        return set(request.gpus.values()) if canonical_test(result.test) == SOFTWARE else set()
     return (
         {request.gpus[result.entity.id]} if result.entity.kind == "gpu" and result.entity.id in request.gpus else set()
     )
@@ -196,24 +345,44 @@ def _uuids(result: TestResult, request: Request) -> set[str]:
 
 def _gpu_fact(status: int, request: Request) -> Verdict:
     code, what, action = _GPU_FACTS[status]
-    gpus = ", ".join(sorted(request.gpus.values()))
+    uuids = sorted(request.gpus.values())
+    gpus = ", ".join(uuids)
+    alone = uuids[0] if len(uuids) == 1 else ""
     finding = Finding(
-        code, f"{code}: {what}", fatal=True, action=action, metadata={"gpus": gpus, "exit_status": str(status)}
+        code,
+        f"{code}: {what}",
+        fatal=True,
+        action=action,
+        subject=presence_of(alone) if alone else NODE,
+        metadata={"gpus": gpus, "exit_status": str(status)},
     )
-    return Verdict(Outcome.FAILED, code, f"{what}, one of {gpus}; dcgmi exited {status}.", (finding,))
+    whom = alone or f"one of {gpus}"
+    return Verdict(Outcome.FAILED, code, f"{what}, {whom}; dcgmi exited {status}.", (finding,), subject=alone)
+
+
+def presence_of(uuid: str) -> Subject:
+    """The subject of a finding that a GPU is lost, which a passing run clears once the GPU is there again."""
+    return Subject(PRESENCE, uuid)
 
 
 def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding per (code, subject), fatal ones first."""
+    """One finding per (code, subject), the fatal one of two, fatal ones first."""
     by_identity: dict[tuple[str, Subject], Finding] = {}
     for finding in findings:
-        by_identity.setdefault((finding.code, finding.subject), finding)
+        known_one = by_identity.get((finding.code, finding.subject))
+        if known_one is None or (finding.fatal and not known_one.fatal):
+            by_identity[finding.code, finding.subject] = finding
     return tuple(sorted(by_identity.values(), key=lambda f: (not f.fatal, f.subject, f.code)))
 
 
-def _harmless(findings: tuple[Finding, ...], unclear: list[_Graded]) -> tuple[Finding, ...]:
-    """An inconclusive run sends one event: the first thing that could not be judged."""
-    return tuple(f for f in findings if f.code == unclear[0].code)[:1]
+def _inconclusive(code: str, reason: str, findings: tuple[Finding, ...]) -> Verdict:
+    """Everything that was found is reported; where nothing of it has the verdict's code, so is the verdict itself."""
+    if findings and not any(finding.code == code for finding in findings):
+        own = Finding(
+            code, f"dcgm-diag could not judge this node: {code}", False, Action.NONE, metadata={"reason": reason}
+        )
+        findings = (own, *findings)
+    return Verdict.inconclusive(code, reason, findings=findings)
 
 
 def _first_text(document: Document) -> str:

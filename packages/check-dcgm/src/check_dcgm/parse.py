@@ -1,22 +1,37 @@
-"""The document that ``dcgmi diag -j`` prints, of DCGM 3 and of DCGM 4, as one shape.
+"""The document that ``dcgmi diag -j`` prints, of DCGM 2.4 to 4.6, as one shape.
 
 NVIDIA publishes no stable schema for it, so everything is looked for and nothing is assumed: what has another
-shape than expected is passed over, and the judge asks for a Pass of every GPU before it believes in health.
+shape than expected is passed over, and the judge asks for a Pass of each test on every GPU before it believes in health.
+
+| DCGM | whose a result is | problems |
+| --- | --- | --- |
+| 2.4 to 3.2 | ``gpu_ids`` (one id as text); deployment tests: nobody's | ``warnings`` is a text, from 3.2.5 with ``error_id`` beside it |
+| 3.3.1 | ``gpu_id`` as text; deployment tests: nobody's, a row for each problem | a list; deployment tests: a text with its ids beside it |
+| 3.3.3 to 3.3.9 | the same; deployment tests: ``gpu_id`` of the last problem, -1 for none | a list, in deployment tests with the text under ``warnings`` |
+| 4.0 to 4.4 | ``entity_group_id`` and ``entity_id`` | a list; what is nobody's stands in ``test_summary`` |
+| from 4.5 | the same | ``test_summary`` repeats every problem of the test, without its entity |
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-__all__ = ["Document", "Entity", "Problem", "TestResult", "Unreadable", "parse"]
+from .catalogue import by_words, is_deployment
+from .extract import objects
+from .identity import said
+
+__all__ = ["UNREADABLE", "Document", "Entity", "Problem", "TestResult", "Unreadable", "parse"]
 
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
+UNREADABLE: Final = "unreadable"
+"""The kind of an entity whose number cannot be read: it may be anybody."""
 
 Status = Literal["pass", "skip", "fail", "warn", "unknown"]
+_GPU_IN_TEXT: Final = re.compile(r"\bGPU ?#?(\d{1,4})\b")
 
 
 class Unreadable(ValueError):
@@ -43,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """One test on one entity; ``entity`` is None for a result about no entity in particular."""
+    """One test on one entity; ``entity`` is None for a result about no entity in particular. ``info`` is what DCGM adds in words."""
 
     __test__ = False
 
@@ -51,48 +66,46 @@ class TestResult:
     entity: Entity | None
     status: Status
     problems: tuple[Problem, ...] = ()
+    info: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """``runtime_error`` is set when the engine could not run the diagnostic; then it says nothing about hardware."""
+    """``runtime_error`` is set when the engine could not run the diagnostic; the exit status then says why.
+
+    ``serials``: the engine's id of a GPU → the serial number of its board, where the version prints it.
+    """
 
     version: str
     results: tuple[TestResult, ...]
     runtime_error: str | None = None
+    serials: dict[int, str] = field(default_factory=dict)
+    driver: str = ""
 
 
 def parse(output: str) -> Document:
-    """The document in ``output``, whatever stands before and after it.
+    """The document in ``output``, whatever stands before and after it; takes time linear in its length.
 
     Raises :class:`Unreadable` when there is none, or only the beginning of one.
     """
-    documents = [_document(root, body) for found in _objects(output) for root, body in _bodies(found)]
+    documents = [_document(root, body) for found in objects(output, ROOTS) for root, body in _bodies(found)]
     if not documents:
-        seen = " ".join(output.split())[:120]
-        raise Unreadable(
-            f'no diagnostic document in the output; it begins with "{seen}"' if seen else "the output is empty"
-        )
+        raise Unreadable(_why_not(output))
     if len(documents) == 1:
         return documents[0]
     # --iterations: one document for each; a fault in any of them is a fault.
-    errors = [d.runtime_error for d in documents if d.runtime_error]
-    return Document(
-        documents[-1].version, tuple(r for d in documents for r in d.results), errors[0] if errors else None
-    )
+    errors = [d.runtime_error for d in documents if d.runtime_error is not None]
+    serials = {number: serial for d in documents for number, serial in d.serials.items()}
+    results = tuple(r for d in documents for r in d.results)
+    return Document(documents[-1].version, results, errors[0] if errors else None, serials, documents[-1].driver)
 
 
-def _objects(output: str) -> Iterator[dict[str, Any]]:
-    """Every JSON object that stands in the output on the outermost level."""
-    decoder, position = json.JSONDecoder(), 0
-    while (start := output.find("{", position)) >= 0:
-        try:
-            value, position = decoder.raw_decode(output, start)
-        except (ValueError, RecursionError):
-            position = start + 1
-            continue
-        if isinstance(value, dict):
-            yield value
+def _why_not(output: str) -> str:
+    if any(f'"{root}"' in output for root in ROOTS):
+        end = " ".join(output[-200:].split())[-60:]
+        return f'the diagnostic document in the output is cut short or broken; it ends with "{end}"'
+    seen = " ".join(output[:1000].split())[:120]
+    return f'no diagnostic document in the output; it begins with "{seen}"' if seen else "the output is empty"
 
 
 def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -104,65 +117,154 @@ def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
 
 
 def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
-    metadata = next((m for m in (root.get("metadata"), body.get("metadata")) if isinstance(m, dict)), {})
-    version = next(
-        (v for v in (body.get("version"), root.get("version"), metadata.get("version")) if isinstance(v, str)), ""
-    )
-    error = body.get("runtime_error")
+    places = [body, root, *(m for m in (root.get("metadata"), body.get("metadata")) if isinstance(m, dict))]
+
+    def first(key: str) -> str:
+        return next((place[key] for place in places if isinstance(place.get(key), str)), "")
+
     results = tuple(
         result
         for category in _dicts(body.get("test_categories"))
         for test in _dicts(category.get("tests"))
         for result in _results(test)
     )
-    return Document(version, results, str(error) if error else None)
+    error = body.get("runtime_error")
+    return Document(
+        first("version"),
+        results,
+        None if error is None else str(error),
+        _serials(root) | _serials(body),
+        first("Driver Version Detected"),
+    )
+
+
+def _serials(place: dict[str, Any]) -> dict[int, str]:
+    """Of 3.3 (an object beside the rest) and of 4 (in the list of entities); boards without one have none."""
+    found: list[tuple[object, object]] = []
+    if isinstance(old := place.get("GPU Device Serials"), dict):
+        found += old.items()
+    for group in _dicts(place.get("entity_groups")):
+        if _int(group.get("entity_group_id")) == GPU_GROUP:
+            found += [(entity.get("entity_id"), entity.get("serial_num")) for entity in _dicts(group.get("entities"))]
+    return {
+        number: known
+        for raw, serial in found
+        if (number := _int(raw)) is not None and isinstance(serial, str) and (known := said(serial))
+    }
 
 
 def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     name = str(test.get("name", ""))
-    for raw in _dicts(test.get("results")):  # 3.x writes null for a GPU that was not run
-        entity = _entity(raw)
-        problems = [p for item in _list(raw.get("warnings")) if (p := _problem(item)) is not None]
-        by_entity: dict[Entity | None, list[Problem]] = {entity: []}
-        for item, problem in problems:
-            by_entity.setdefault(_entity(item) or entity, []).append(problem)
-        if len(by_entity) > 1 and not by_entity[entity]:
-            del by_entity[entity]  # everything that the row has to say is about the entities that its items name
-        for about, found in by_entity.items():
-            # A result that speaks of all GPUs at once (3.x deployment) names the GPU in the item itself.
-            status = _status(raw.get("status")) if about == entity else "fail"
-            yield TestResult(name, about, status, tuple(found))
+    rows = [_identified(row) for row in _rows(name, test)]
     summary = test.get("test_summary")
-    for item in _list(summary.get("warnings")) if isinstance(summary, dict) else []:
-        if (pair := _problem(item)) is not None:
-            yield TestResult(name, _entity(pair[0]), "fail", (pair[1],))
+    if isinstance(summary, dict):
+        rows = _with_reason(name, rows, summary)
+    yield from rows
+    # What a result says already is not said anew by the summary; the rest is about whom its text names, or about nobody.
+    seen = {problem.text for row in rows for problem in row.problems}
+    if not isinstance(summary, dict):
+        return
+    for problem, owner in _problems(summary):
+        if problem.text not in seen:
+            yield _identified(TestResult(name, owner or _named(problem), "fail", (problem,)))
+    silent = not any(row.problems or row.status in {"fail", "warn"} for row in rows) and not _problems(summary)
+    if silent and _status(summary.get("status")) == "fail":
+        yield TestResult(name, None, "fail")  # nobody's result says why
 
 
-def _problem(item: object) -> tuple[dict[str, Any], Problem] | None:
-    if isinstance(item, str):
-        return ({}, Problem(item)) if item.strip() else None
-    if not isinstance(item, dict):
-        return None
-    # The deployment tests of 3.x keep the text under "warnings".
-    text = next((str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), "")
-    numbers = (_int(item.get(key)) for key in ("error_id", "error_severity", "error_category"))
-    return item, Problem(text, *numbers)
+def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> list[TestResult]:
+    """The rows, those that were skipped with the test's own words where they have none; a test without rows that was skipped has one."""
+    info = _info(summary.get("info"))
+    if not rows and _status(summary.get("status")) == "skip":
+        return [TestResult(name, None, "skip", info=info)]
+    return [replace(row, info=info) if row.status == "skip" and not row.info else row for row in rows]
+
+
+def _identified(row: TestResult) -> TestResult:
+    """The row with ids for problems that have none, where their words tell."""
+    if all(problem.error_id is not None for problem in row.problems):
+        return row
+    found = (p if p.error_id is not None else replace(p, error_id=by_words(row.test, p.text)) for p in row.problems)
+    return replace(row, problems=tuple(found))
+
+
+def _rows(name: str, test: dict[str, Any]) -> Iterator[TestResult]:
+    for raw in _dicts(test.get("results")):  # 3.x writes null for a GPU that was not run
+        entity, status, info = _entity(raw), _status(raw.get("status")), _info(raw.get("info"))
+        problems = _problems(raw)
+        if entity is not None and not is_deployment(name):
+            yield TestResult(name, entity, status, tuple(problem for problem, _ in problems), info)
+            continue
+        # A row for all GPUs: its id, where it has one, is that of its last problem, and -1 is nobody's.
+        owners = [owner or _named(problem) for problem, owner in problems]
+        if owners and owners[-1] is None:
+            owners[-1] = entity
+        owned = list(zip((problem for problem, _ in problems), owners, strict=True))
+        yield TestResult(name, None, status, tuple(problem for problem, owner in owned if owner is None), info)
+        for owner in dict.fromkeys(owner for _, owner in owned if owner is not None):
+            theirs = tuple(problem for problem, one in owned if one == owner)
+            yield TestResult(name, owner, "warn" if status == "warn" else "fail", theirs)
+
+
+def _problems(raw: dict[str, Any]) -> list[tuple[Problem, Entity | None]]:
+    """What is under ``warnings``: a list of objects, or one text with its ids beside it; and whom an object names itself."""
+    listed = raw.get("warnings")
+    if isinstance(listed, str):
+        return [(Problem(listed, *_numbers(raw)), None)] if listed.strip() else []
+    found: list[tuple[Problem, Entity | None]] = []
+    for item in _list(listed):
+        if isinstance(item, str) and item.strip():
+            found.append((Problem(item), None))
+        elif isinstance(item, dict):
+            # The deployment tests of 3.3 keep the text under "warnings".
+            text = next((str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), "")
+            found.append((Problem(text, *_numbers(item)), _entity(item)))
+    return found
+
+
+def _numbers(raw: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    return _int(raw.get("error_id")), _int(raw.get("error_severity")), _int(raw.get("error_category"))
+
+
+def _named(problem: Problem) -> Entity | None:
+    """The one GPU that a problem's text names by the engine's number."""
+    numbers = {int(number) for number in _GPU_IN_TEXT.findall(problem.text)}
+    return Entity("gpu", numbers.pop()) if len(numbers) == 1 else None
 
 
 def _entity(raw: dict[str, Any]) -> Entity | None:
-    if (number := _int(raw.get("gpu_id"))) is not None:
-        return Entity("gpu", number)
-    if (number := _int(raw.get("entity_id"))) is None:
+    for key in ("gpu_id", "gpu_ids"):
+        if raw.get(key) is not None:
+            number = _int(raw[key])
+            if number is None:
+                return Entity(UNREADABLE, -1)
+            return Entity("gpu", number) if number >= 0 else None
+    if raw.get("entity_id") is None:
         return None
-    if _int(raw.get("entity_group_id")) == GPU_GROUP:
-        return Entity("gpu", number)
+    number = _int(raw["entity_id"])
     kind = raw.get("entity_group")
-    return Entity(kind.lower(), number) if isinstance(kind, str) and kind else None
+    gpu = _int(raw.get("entity_group_id")) == GPU_GROUP or (isinstance(kind, str) and kind.strip().upper() == "GPU")
+    if number is None or number < 0:
+        return Entity(UNREADABLE, -1)
+    if gpu:
+        return Entity("gpu", number)
+    return Entity(kind.strip().lower(), number) if isinstance(kind, str) and kind.strip() else Entity(UNREADABLE, -1)
 
 
 def _status(raw: object) -> Status:
-    words: dict[str, Status] = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "warn"}
+    words: dict[str, Status] = {
+        "pass": "pass",
+        "skip": "skip",
+        "not run": "skip",
+        "fail": "fail",
+        "warn": "warn",
+    }
     return words.get(str(raw).strip().lower(), "unknown")
+
+
+def _info(raw: object) -> str:
+    texts = [item for item in (raw if isinstance(raw, list) else [raw]) if isinstance(item, str)]
+    return " ".join(" ".join(texts).split())
 
 
 def _list(value: object) -> list[Any]:
@@ -174,9 +276,13 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _int(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    """A whole number, also as text or as a float without a fraction."""
+    if isinstance(value, bool) or not isinstance(value, int | str | float):
         return None
+    if isinstance(value, int):
+        return value
     try:
-        return int(value)
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
+    return int(number) if number.is_integer() else None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight_proto.check import Action, Finding
+from preflight_proto.check import Action, Finding, Gpu
 
-from .catalogue import canonical_test
-from .parse import Document
+from .catalogue import SOFTWARE, canonical_test
+from .parse import Document, Entity
 
-__all__ = ["lines", "reason", "short"]
+__all__ = ["lines", "reason", "serial", "short"]
 
 _DO = {
     Action.CONTACT_SUPPORT: "take the node out of service and contact support",
     Action.RUN_DCGMEUD: "take the node out of service and run the DCGM EUD on it",
     Action.COMPONENT_RESET: "reset the GPU",
+    Action.RESTART_BM: "restart the node",
     Action.NONE: "nothing needs to be done",
 }
 
@@ -32,25 +33,37 @@ def reason(findings: Sequence[Finding], level: int) -> str:
     first = findings[0]
     more = f" (and {len(findings) - 1} more above)" if len(findings) > 1 else ""
     detail = f' ("{short(first.metadata["detail"])}")' if first.metadata.get("detail") else ""
-    return f"{first.message}{detail}{more}; {_DO.get(first.action, first.action.value)}."
+    do = _DO.get(first.action, first.action.value)
+    if not first.fatal and first.action in {Action.CONTACT_SUPPORT, Action.RUN_DCGMEUD}:
+        do = "the node stays in service; try again, and contact support if it stays so"
+    return f"{first.message}{detail}{more}; {do}."
+
+
+def serial(gpu: Gpu, document: Document, gpus: Mapping[int, str]) -> str:
+    """The serial number of a GPU's board: the driver's word, else the engine's."""
+    number = next((number for number, uuid in gpus.items() if uuid == gpu.uuid), None)
+    return str(getattr(gpu, "serial", "")) or (document.serials.get(number, "") if number is not None else "")
 
 
 def lines(document: Document, gpus: Mapping[int, str]) -> Iterator[str]:
-    """A line for each GPU with its tests, then one for each problem with what DCGM said."""
-    for number, uuid in sorted(gpus.items()):
-        tests: dict[str, list[str]] = {}
-        for result in document.results:
-            ours = result.entity is None or (result.entity.kind == "gpu" and result.entity.id == number)
-            if ours and result.status != "unknown":
-                tests.setdefault(canonical_test(result.test), []).append(result.status)
-        told = ", ".join(f"{test} {_worst(statuses)}" for test, statuses in tests.items())
-        yield f"{uuid} (engine id {number}): {told or 'no result'}"
+    """A line for each problem with what DCGM said, then the table: a row for each GPU, a column for each test."""
     for result in document.results:
         for problem in result.problems:
             kind = result.entity.kind if result.entity else "node"
             who = gpus.get(result.entity.id, f"{kind} {result.entity.id}") if result.entity and kind == "gpu" else kind
             yield f"{who}: {result.test}: error {problem.error_id}, severity {problem.severity}: {short(problem.text, 300)}"
+    tests = list(dict.fromkeys(canonical_test(result.test) for result in document.results))
+    yield "table: " + " | ".join(["GPU", "engine id", *tests])
+    for number, uuid in sorted(gpus.items()):
+        cells = [_cell(test, number, document) for test in tests]
+        yield "table: " + " | ".join([uuid, str(number), *cells])
 
 
-def _worst(statuses: Sequence[str]) -> str:
-    return next((s for s in ("fail", "warn", "pass") if s in statuses), "skip")
+def _cell(test: str, number: int, document: Document) -> str:
+    statuses = [
+        result.status
+        for result in document.results
+        if canonical_test(result.test) == test
+        and ((result.entity is None and test == SOFTWARE) or result.entity == Entity("gpu", number))
+    ]
+    return next((s.upper() if s == "fail" else s for s in ("fail", "warn", "pass", "skip") if s in statuses), "not run")

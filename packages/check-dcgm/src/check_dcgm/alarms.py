@@ -1,0 +1,115 @@
+"""Known false alarms of DCGM, and what an error's own words say: ``known.toml``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from .parse import Problem
+
+__all__ = ["Circumstances", "Known", "explains", "hang", "names_a_fault", "rows", "version"]
+
+Effect = Literal["inconclusive", "not tested", "fatal", "hang"]
+
+_LOST = re.compile(
+    r"fallen off the bus|\bGPU (?:is|was|has been) lost|\blost (?:the |a )?GPU\b|no longer reachable", re.IGNORECASE
+)
+_FAULTY = re.compile(r"\bfaulty memory\b|\bmiscompare|\bunsuccessfully (?:written|wrote)", re.IGNORECASE)
+_ECC = re.compile(
+    r"\bECC error|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b", re.IGNORECASE
+)
+_NVLINK = re.compile(
+    r"\bNVLink\b[^.]{0,60}\b(?:errors?|down|fail(?:ed|ure)?|fatal|inactive)\b|\b(?:errors?|fail(?:ed|ure)?)\b[^.]{0,40}\bNVLink\b",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"single[- ]bit|(?<!un)correctable|\bECC is (?:not|disabled)|(?:\b0|\bno|\bzero) (?:[\w-]+ ){0,4}(?:ECC|DBE|NVLink|double)|not supported",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a row may depend on besides the problem: the engine's version, the driver's, the GPU's product name."""
+
+    dcgm: str = ""
+    driver: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One row of ``known.toml``."""
+
+    name: str
+    effect: Effect
+    says: str
+    link: str
+    tests: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    unless: tuple[int, ...] = ()
+    text: str = ""
+    since: str = ""
+    below: str = ""
+    driver: int = 0
+    models: str = ""
+
+    def applies(self, around: Circumstances) -> bool:
+        """Whether the versions and the model are those of the row; an unknown one is not."""
+        dcgm, driver = version(around.dcgm), version(around.driver)
+        return not (
+            (self.since and (not dcgm or dcgm < version(self.since)))
+            or (self.below and (not dcgm or dcgm >= version(self.below)))
+            or (self.driver and (not driver or driver[0] < self.driver))
+            or (self.models and not re.search(self.models, around.model))
+        )
+
+
+@cache
+def rows() -> tuple[Known, ...]:
+    """The rows, in the order in which they are asked."""
+    raw = tomllib.loads((files(__package__) / "known.toml").read_text())["row"]
+    return tuple(_row(row) for row in raw)
+
+
+def _row(row: dict[str, Any]) -> Known:
+    renamed: dict[str, Any] = {("unless" if key == "except" else key): value for key, value in row.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()}
+    return Known(**values)
+
+
+def explains(test: str, problem: Problem, around: Circumstances) -> Known | None:
+    """The first row that knows this problem of the test ``test`` (its canonical name)."""
+    for row in rows():
+        if (
+            row.effect != "hang"
+            and (not row.tests or test in row.tests)
+            and (not row.ids or problem.error_id in row.ids)
+            and problem.error_id not in row.unless
+            and (not row.text or re.search(row.text, problem.text, re.IGNORECASE))
+            and row.applies(around)
+        ):
+            return row
+    return None
+
+
+def hang(around: Circumstances) -> Known | None:
+    """Why a diagnostic under these circumstances may never end."""
+    return next((row for row in rows() if row.effect == "hang" and row.applies(around)), None)
+
+
+def names_a_fault(text: str) -> bool:
+    """Whether the words name an uncorrectable memory error, a broken NVLink or a lost GPU."""
+    if _LOST.search(text) or _FAULTY.search(text):
+        return True
+    return bool((_ECC.search(text) or _NVLINK.search(text)) and not _HARMLESS.search(text))
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The numbers of a version; empty where it has none."""
+    found = re.match(r"\s*(\d+(?:\.\d+)*)", text)
+    return tuple(int(number) for number in found[1].split(".")) if found else ()

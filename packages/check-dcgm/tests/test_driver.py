@@ -1,0 +1,84 @@
+"""What the driver says beside the engine: processes of others, findings before and under the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import pytest
+from check_dcgm import check
+from check_dcgm.settings import Settings
+from preflight_proto.check import Gpu, Outcome, Run, Skipped, Verdict, counters
+from preflight_proto.check.scan import Facts
+
+A = Gpu(0, "GPU-aaaa", "H100", "0000:1b:00.0")
+
+
+@dataclass
+class Stub:
+    """As much of a run as the probe needs before it asks an engine."""
+
+    settings: Settings
+    said: list[str] = field(default_factory=list)
+
+    def progress(self, text: str) -> None:
+        self.said.append(text)
+
+    async def gpus(self) -> tuple[Gpu, ...]:
+        return (A,)
+
+
+def probe(monkeypatch: pytest.MonkeyPatch, looks: list[Facts], engine: Verdict | None, level: int = 2) -> Verdict:
+    """The probe, with these looks at the GPU one after the other, and this verdict of the engine (None: it is not asked)."""
+    left = list(looks)
+
+    async def look(gpus: Sequence[Gpu]) -> tuple[Facts, ...]:
+        return (left.pop(0) if len(left) > 1 else left[0],)
+
+    async def diagnosed(*_: Any) -> Verdict:
+        assert engine is not None
+        return engine
+
+    monkeypatch.setattr(counters, "look", look)
+    monkeypatch.setattr(check, "_diagnosed", diagnosed)
+    monkeypatch.setattr(check, "BETWEEN_LOOKS", 0.001)
+    run = cast("Run[Settings]", Stub(Settings(level=level, addresses=("10.0.0.1:5555",))))
+    return anyio.run(check._probe, run, 900.0, 900.0)
+
+
+PASSED = Verdict(Outcome.PASSED, "OK", "every GPU passed.")
+
+
+def test_a_gpu_that_somebody_else_computes_on_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Skipped) as skipped:
+        probe(monkeypatch, [Facts("GPU-aaaa", processes=2)], None)
+    assert skipped.value.code == "GPU_IN_USE"
+    assert "GPU-aaaa (2)" in skipped.value.reason
+
+
+def test_processes_that_are_just_ending_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [Facts("GPU-aaaa", processes=1), Facts("GPU-aaaa", processes=1), Facts("GPU-aaaa", processes=0)]
+    assert probe(monkeypatch, looks, PASSED).outcome is Outcome.PASSED
+
+
+def test_level_1_loads_nothing_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(monkeypatch, [Facts("GPU-aaaa", processes=1)], PASSED, level=1).outcome is Outcome.PASSED
+
+
+def test_what_the_driver_calls_broken_is_not_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = probe(monkeypatch, [Facts("GPU-aaaa", remap_failed=True)], None)
+    assert (found.outcome, found.subject, found.findings[0].fatal) == (Outcome.FAILED, "GPU-aaaa", True)
+
+
+def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [Facts("GPU-aaaa", ecc_uncorrectable=0), Facts("GPU-aaaa", ecc_uncorrectable=3)]
+    found = probe(monkeypatch, looks, PASSED)
+    assert (found.outcome, found.code) == (Outcome.FAILED, "ECC_UNDER_LOAD")
+
+
+def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = probe(monkeypatch, [Facts("GPU-aaaa", remap_failed=False)], PASSED)
+    assert found.outcome is Outcome.PASSED
+    assert {(s.test, s.gpu_uuid) for s in found.clears} == {("Scan", "GPU-aaaa")}

@@ -1,0 +1,203 @@
+"""Documents and lists as the engines of others print them: facts of public reports and of DCGM's source, each with where it is from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from check_dcgm import identity
+from check_dcgm.catalogue import by_words, known
+from check_dcgm.judge import Request, by_exit_status, judge
+from check_dcgm.parse import Unreadable, parse
+from documents import fault, v4
+from preflight_proto.check import Outcome, Verdict
+
+GPU = "GPU-aaaa"
+
+# baldwinSPC/glimmer-burnin, a GB10 at level 1, DCGM 4.2.3, driver 580.82.09, exit status 226: persistence mode is off, what could not be read stands in the summary,
+# and the serial number is one that is none.
+GB10: dict[str, Any] = {
+    "DCGM Diagnostic": {
+        "test_categories": [
+            {
+                "category": "Deployment",
+                "tests": [
+                    {
+                        "name": "software",
+                        "results": [
+                            {
+                                "entity_group": "GPU",
+                                "entity_group_id": 1,
+                                "entity_id": 0,
+                                "status": "Fail",
+                                "warnings": [
+                                    {
+                                        "error_category": 8,
+                                        "error_id": 29,
+                                        "error_severity": 5,
+                                        "warning": "Persistence Mode: Persistence mode for GPU 0 is disabled. Enable persistence mode by "
+                                        'running "nvidia-smi -i <gpuId> -pm 1 " as root.',
+                                    }
+                                ],
+                            }
+                        ],
+                        "test_summary": {
+                            "info": [
+                                "Error getting the SRAM Threshold Count for GPU 0. Status = 0. Value = 9223372036854775794. SRAM Threshold checking was skipped."
+                            ],
+                            "status": "Fail",
+                        },
+                    }
+                ],
+            }
+        ]
+    },
+    "entity_groups": [
+        {
+            "entities": [{"device_id": "2e12", "entity_id": 0, "serial_num": "<<<NOT_SUPPORTED>>>"}],
+            "entity_group": "GPU",
+            "entity_group_id": 1,
+        }
+    ],
+    "metadata": {"Driver Version Detected": "580.82.09", "version": "4.2.3"},
+}
+NO_NUMBERS = (
+    "<<<NOT_SUPPORTED>>>",  # dcgm_structs.h
+    "<<<NOT_PERMISSIONED>>>",
+    "<<<NOT_FOUND>>>",
+    "<<<NULL>>>",
+    "Not Supported",  # dcgmi's tables: CommandOutputController.cpp
+    "Insf. Permission",
+    "Not Found",
+    "****",
+    "N/A",
+    "",
+)
+
+
+def verdict(document: dict[str, Any] | str, status: int, level: int = 1) -> Verdict:
+    text = document if isinstance(document, str) else json.dumps(document, indent=1)
+    return judge(parse(text), status, Request(level, {0: GPU}, "node:5555"))
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        json.dumps(GB10),
+        "Successfully ran diagnostic for group.\n" + json.dumps(GB10, indent=1),
+        "\ufeff\x1b[0m" + json.dumps(GB10, indent=1).replace("\n", "\r\n") + "\x1b[0m",
+        "WARNING: CUDA_VISIBLE_DEVICES is set {and ignored}\n" + json.dumps(GB10),
+    ],
+    ids=["alone", "banner", "terminal", "warning"],
+)
+def test_a_gpu_without_persistence_mode_passes_with_its_warning(printed: str) -> None:
+    found = verdict(printed, 226)
+    assert (found.outcome, [f.code for f in found.findings]) == (Outcome.PASSED, ["DCGM_FR_PERSISTENCE_MODE"])
+
+
+@pytest.mark.parametrize("printed", NO_NUMBERS)
+def test_what_the_engine_prints_for_a_serial_number_it_does_not_know_is_nobodys_number(printed: str) -> None:
+    assert parse(json.dumps(GB10).replace("<<<NOT_SUPPORTED>>>", printed)).serials == {}
+    table = f"| UUID | {GPU} |\n| Serial Number | {printed} |\n"
+    assert identity.parse_serial(table) == (GPU, "")
+
+
+def test_a_real_serial_number_is_read() -> None:
+    assert parse(json.dumps(GB10).replace("<<<NOT_SUPPORTED>>>", " 1652023014912 ")).serials == {0: "1652023014912"}
+
+
+@pytest.mark.parametrize("status", [0, 205, 226])
+def test_a_document_that_is_cut_short_is_no_verdict_and_is_said_to_be_cut(status: int) -> None:
+    printed = json.dumps(GB10, indent=1)[:-200]
+    with pytest.raises(Unreadable, match="is cut short or broken") as refused:
+        parse(printed)
+    found = by_exit_status(status, Request(1, {0: GPU}, "node:5555"), str(refused.value))
+    assert (found.outcome, found.findings) == (Outcome.INCONCLUSIVE, ())
+
+
+def _memory(test: dict[str, Any]) -> dict[str, Any]:
+    document = json.loads(v4({"software": {0: []}, "pcie": {0: []}}))
+    document["DCGM Diagnostic"]["test_categories"][0]["tests"].append({"name": "memory", **test})
+    return dict(document)
+
+
+SKIPPED = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": "Skip"}
+WORDS = "Only 511 mb of memory is free, but we need to allocate 1024 mb to pass this test. Skipping"
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ({"results": [{**SKIPPED, "info": [WORDS]}], "test_summary": {"status": "Skip"}}, WORDS),
+        ({"results": [SKIPPED], "test_summary": {"status": "Skip", "info": [WORDS]}}, WORDS),
+        ({"test_summary": {"status": "Skip", "info": [WORDS]}}, WORDS),
+        ({"results": [SKIPPED], "test_summary": {"status": "Skip"}}, "it was skipped, and the engine does not say why"),
+        ({"results": [{**SKIPPED, "status": "Not Run"}]}, "it was skipped, and the engine does not say why"),
+        ({"results": []}, "the engine reports no result of it"),
+    ],
+)
+def test_why_a_required_test_was_skipped_is_told_from_wherever_the_engine_says_it(
+    test: dict[str, Any], said: str
+) -> None:
+    found = verdict(_memory(test), 0, 2)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
+    assert f"Memory on {GPU} ({said})" in found.reason
+
+
+@pytest.mark.parametrize("name", ["Page Retirement", "Page Retirement/Row Remap"])
+def test_retired_pages_are_a_finding_of_the_software_test_under_its_old_name_too(name: str) -> None:
+    # dcgmi/Diag.cpp: the name is the shorter one up to 2.3
+    failed = {"status": "Fail", "warnings": "Pending page retirements together with a DBE were detected on GPU 0."}
+    tests = [{"name": "NVML Library", "results": [{"status": "Pass"}]}, {"name": name, "results": [failed]}]
+    found = verdict({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}, 205)
+    [finding] = found.findings
+    assert (finding.code, finding.subject.test, finding.fatal) == (
+        "DCGM_FR_DBE_PENDING_PAGE_RETIREMENTS",
+        "Software",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [  # dcgm_errors.h of 2.4.7 and 3.1.8, whose documents have no ids
+        ("GPU 0 is running at PCI link width 8X, which is below the minimum allowed link generation of 16 (parameter 'x')", "PCIE_WIDTH"),
+        ("GPU 0 is running at PCI link generation 3, which is below the minimum allowed link generation of 4", "PCIE_GENERATION"),
+        ("NvSwitch physical ID 11's NvLink port 3 is currently down.", "NVSWITCH_DOWN"),
+        ("NVSwitch 11's NvLink 3 is down.", "NVSWITCH_NVLINK_DOWN"),
+        ("GPU 0's NvLink link 3 is currently down", "NVLINK_DOWN"),
+        ("Detected 2 volatile double-bit ECC error(s) in GPU 0.", "VOLATILE_DBE_DETECTED"),
+        ("CUDA APIs have indicated that a double-bit ECC error has occured on GPU 0.", "CUDA_DBE"),
+        ("A memory mismatch was detected on GPU 0, but no error was reported by CUDA or NVML.", "MEMORY_MISMATCH"),
+        ("Detected a miscompare failure in the L1 cache.", "L1TAG_MISCOMPARE"),
+        ("Detected fatal errors on NvSwitch 11 link 3", "NVSWITCH_FATAL_ERROR"),
+        ("A corrupt InfoROM has been detected in GPU 0.", "CORRUPT_INFOROM"),
+        ("Detected more than 80 PCIe replays per minute for GPU 0 : 120", "PCI_REPLAY_RATE"),
+        ("Max stress level of 3200.5 did not reach desired stress level of 9500.0 for GPU 0", "STRESS_LEVEL"),
+        ("Max power of 310.1 did not reach desired power minimum target_power_min_ratio of 350.0 for GPU 0", "TARGET_POWER"),
+        ("GPU 0 only achieved a memory bandwidth of 900.1 GB/s, failing to meet 1300.0 GB/s for test 1", "MEMORY_BANDWIDTH"),
+    ],
+)  # fmt: skip
+def test_an_error_without_an_id_is_the_one_that_its_words_are_of(text: str, name: str) -> None:
+    number = by_words("memory", text)
+    assert number is not None
+    assert known()[number].name == f"DCGM_FR_{name}"
+
+
+def test_a_narrow_pcie_link_without_an_id_is_not_fatal() -> None:
+    text = "GPU 0 is running at PCI link width 8X, which is below the minimum allowed link generation of 16 (parameter 'x')"
+    failed = {"gpu_ids": "0", "status": "Fail", "warnings": text}
+    tests = [{"name": "PCIe", "results": [failed]}, {"name": "NVML Library", "results": [{"status": "Pass"}]}]
+    found = verdict({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Integration", "tests": tests}]}}, 205, 2)
+    assert (found.code, any(finding.fatal for finding in found.findings)) == ("DCGM_FR_PCIE_WIDTH", False)
+
+
+@pytest.mark.parametrize(("severity", "category"), [(1, 6), (4, 6), (4, 15)])
+def test_cuda_that_waits_for_the_nvswitch_fabric_is_no_verdict_about_hardware(severity: int, category: int) -> None:
+    # NVIDIA/nccl-tests#264: DCGM 3.3.8 on eight H100 without a fabric manager
+    text = "Error using CUDA API cuInit Unable to initialize CUDA library: 'system not yet initialized'."
+    failed = fault(51, severity, category, text)
+    found = verdict(v4({"software": {0: []}, "memory": {0: [failed]}, "pcie": {0: [failed]}}), 226, 2)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API")
+    assert "start nvidia-fabricmanager" in found.reason

@@ -1,0 +1,347 @@
+"""The smaller parts: reading at linear cost, identity, known false alarms, the engine's lists, what is recorded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+from check_dcgm import alarms, hostengine, identity, record
+from check_dcgm.anonymous import Anonymiser
+from check_dcgm.catalogue import STRESS, action_for, by_words, canonical_test, known, required
+from check_dcgm.extract import MAX_DEPTH, objects
+from check_dcgm.judge import Request, judge
+from check_dcgm.missing import confirmed
+from check_dcgm.parse import Problem, Unreadable, parse
+from engines import VERSIONS, Fault, document
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdict
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+
+# --- reading
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "{" * 300_000,
+        '{"' * 150_000,
+        '{"a":' * 60_000,
+        '{"a":1,' * 45_000,
+        "[{" * 150_000,
+        '{"a":[' * 50_000,
+        "{ " * 150_000,
+        '{"a":"' * 50_000,
+        '{"x": 1}' * 37_500,
+        "{\n" * 150_000,
+        '{"\\' * 100_000,
+    ],
+    ids=lambda output: output[:8].encode("unicode_escape").decode(),
+)
+def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
+    started = time.process_time()
+    with pytest.raises(Unreadable):
+        parse(output)
+    assert time.process_time() - started < 3  # it is some hundredths; a walk for each beginning takes minutes
+
+
+def test_a_document_is_found_behind_hostile_output() -> None:
+    output, _ = document("4.4.2", 2, (3, 5))
+    assert len(parse("{" * 1000 + "\n" + output).results) == 6
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text() | st.lists(st.text(max_size=9)), min_size=1))
+def test_any_object_is_found_whole_among_other_text(value: dict[str, object]) -> None:
+    text = json.dumps(value)
+    assert list(objects(f"warning: it's {{x}} \n{text}\n{text} end")) == [value, value]
+
+
+def test_what_is_nested_too_deep_is_not_read_whole() -> None:
+    def depth(value: object) -> int:
+        return 1 + depth(value["a"]) if isinstance(value, dict) else 0
+
+    assert all(depth(found) < MAX_DEPTH for found in objects('{"a":' * 100 + "1" + "}" * 100))
+
+
+@pytest.mark.parametrize(("raw", "number"), [("3", 3), ("3.0", 3), ('"3"', 3), ('"3.0"', 3)])
+def test_a_gpus_number_is_read_however_it_is_written(raw: str, number: int) -> None:
+    output, status = document("4.4.2", 2, (number, 5), [Fault("memory", number, 52, 2, 10)])
+    found = judge(
+        parse(output.replace(f'"entity_id": {number},', f'"entity_id": {raw},')),
+        status,
+        Request(2, {3: A, 5: B}, "n:1"),
+    )
+    assert (found.outcome, found.subject) == (Outcome.FAILED, A)
+
+
+@pytest.mark.parametrize("raw", ["0.5", '"x"', "true", "[]", "-7", "1e400"])
+def test_a_number_that_cannot_be_read_accuses_nobody_and_clears_nobody(raw: str) -> None:
+    output, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)])
+    found = judge(parse(output.replace('"entity_id": 3', f'"entity_id": {raw}')), status, Request(2, {3: A, 5: B}, "n"))
+    assert found.outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("version", [v for v in VERSIONS if v >= "3.3"])
+def test_serial_numbers_are_read(version: str) -> None:
+    assert parse(document(version, 1, (3, 5), serials={3: "16", 5: "17"})[0]).serials == {3: "16", 5: "17"}
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("number", sorted(known()))
+def test_action_and_fatality_of_the_table_follow_from_severity_and_category(number: int) -> None:
+    row = known()[number]
+    hardware = row.category not in {3, 4, 8, 16}
+    fatal = hardware and (
+        row.severity in {2, 6} or (row.severity == 4 and row.category in {1, 2, 9, 10, 11, 12, 13, 14, 15})
+    )
+    failed = fatal or (hardware and row.severity == 4)
+    assert row.fatal == fatal
+    assert (row.action == "NONE") == (not failed)
+
+
+def test_a_failed_stress_test_is_for_the_extended_diagnostic_and_a_reset_is_a_reset() -> None:
+    assert {action_for(test, known()[50]) for test in STRESS} == {Action.RUN_DCGMEUD}
+    assert action_for("Memory", known()[52]) is Action.CONTACT_SUPPORT
+    assert action_for("Software", known()[85]) is Action.COMPONENT_RESET
+
+
+def test_each_level_asks_for_what_the_one_before_asks_for_and_more() -> None:
+    sets = [required(level) for level in (1, 2, 3, 4)]
+    assert all(less < more for less, more in itertools.pairwise(sets))
+    assert sets[0] == {"Software"}
+
+
+@pytest.mark.parametrize(
+    ("test", "text", "number"),
+    [
+        ("GPU Memory", "Found 14 faulty memory elements on GPU 3", 52),
+        ("Persistence Mode", "Persistence mode for GPU 3 is disabled.", 29),
+        ("Page Retirement/Row Remap", "A pending retired page has been detected in GPU 3.", 6),
+        ("Page Retirement/Row Remap", "GPU 3 had a row remapping failure", 80),
+        ("Blacklist", "Found a driver", 23),
+        ("GPU Memory", "something else", None),
+    ],
+)
+def test_an_error_without_an_id_is_known_by_its_words(test: str, text: str, number: int | None) -> None:
+    assert by_words(test, text) == number
+
+
+# --- known false alarms
+
+
+@pytest.mark.parametrize(
+    ("test", "problem", "around", "link"),
+    [
+        (
+            "Nvbandwidth",
+            Problem("memory copy utilization for the GPU: 2 is greater than 10%", 44),
+            ("4.5.0", "", ""),
+            "272",
+        ),
+        ("Memory", Problem("", 56), ("4.5.0", "", ""), "284"),
+        ("Pcie", Problem("", 65), ("4.4.1", "580.65.06", "Tesla V100-SXM2-16GB"), "254"),
+        ("Pcie", Problem("CUDA-capable device(s) is/are busy or unavailable", 65), ("", "", ""), "224"),
+    ],
+)
+def test_a_known_false_alarm_is_found_with_its_link(
+    test: str, problem: Problem, around: tuple[str, str, str], link: str
+) -> None:
+    row = alarms.explains(test, problem, alarms.Circumstances(*around))
+    assert row is not None
+    assert row.link.endswith(f"/{link}")
+
+
+@pytest.mark.parametrize(
+    ("test", "problem", "around"),
+    [
+        ("Nvbandwidth", Problem("memory copy utilization", 44), ("4.4.2", "", "")),  # before it began
+        ("Nvbandwidth", Problem("bandwidth too low", 30), ("4.5.0", "", "")),
+        ("Pcie", Problem("", 65), ("4.4.1", "570.1", "Tesla V100")),
+        ("Pcie", Problem("", 65), ("4.4.1", "580.1", "NVIDIA H100")),
+        ("Pcie", Problem("", 46), ("4.4.1", "580.1", "Tesla V100")),  # a narrow link is a narrow link
+        ("Memory", Problem("", 52), ("4.5.0", "", "")),
+    ],
+)
+def test_no_real_fault_is_explained_away(test: str, problem: Problem, around: tuple[str, str, str]) -> None:
+    assert alarms.explains(test, problem, alarms.Circumstances(*around)) is None
+
+
+def test_memory_that_passed_without_memory_is_no_pass() -> None:
+    output, status = document("4.5.0", 2, (3, 5), [Fault("memory", 3, 56, 4, 8, "no room", status="Pass")])
+    found = judge(parse(output), status, Request(2, {3: A, 5: B}, "n:1"))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "issues/284" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "known_hang"),
+    [
+        ("4.2.3", "NVIDIA B200", True),
+        ("4.2.3", "NVIDIA GB200", True),
+        ("4.3.1", "NVIDIA B200", False),
+        ("4.2.3", "NVIDIA H200", False),
+    ],
+)
+def test_a_hang_is_known_by_version_and_model(version: str, model: str, known_hang: bool) -> None:
+    assert (alarms.hang(alarms.Circumstances(version, "", model)) is not None) == known_hang
+
+
+# --- identity
+
+
+@pytest.mark.parametrize(
+    ("host", "file", "redirected"),
+    [
+        ("dcgm.ns.svc", "127.0.0.1 localhost\n10.0.0.9 dcgm.ns.svc other\n", True),
+        ("DCGM.ns.svc.", "10.0.0.9\tdcgm.ns.svc # a comment\n", True),
+        ("dcgm.ns.svc", "127.0.0.1 localhost\n10.0.0.9 pod-a\n# 10.0.0.9 dcgm.ns.svc\n", False),
+        ("10.0.0.9", "10.0.0.9 10.0.0.9\n", False),
+        ("[fd00::1]", "fd00::1 [fd00::1]\n", False),
+        ("localhost", "127.0.0.1 localhost\n", False),
+        ("engine", "# Kubernetes-managed hosts file (host network).\n10.0.0.9 engine\n", False),
+        (
+            "engine",
+            "# Kubernetes-managed hosts file (host network).\n# Entries added by HostAliases.\n10.0.0.9\tengine\n",
+            True,
+        ),
+    ],
+)
+def test_a_name_that_the_pod_itself_redirects_is_seen(host: str, file: str, redirected: bool) -> None:
+    assert identity.redirected(host, file) == redirected
+
+
+def test_only_a_gpu_whose_serial_number_the_driver_knows_can_be_foreign() -> None:
+    ours = {A: "0111", B: "", "GPU-c": "3", "GPU-d": "4"}
+    assert identity.differences(ours, {A: "111", B: "9", "GPU-c": "5"}) == (["GPU-c"], ["GPU-d"])
+
+
+def test_the_serial_number_is_read_from_the_engines_table() -> None:
+    table = "| UUID                     | GPU-aaaa    |\n| Serial Number            | 1650522003820   |\n"
+    assert identity.parse_serial(table) == (A, "1650522003820")
+    assert identity.parse_serial(table.replace("1650522003820", "****")) == (A, "")
+
+
+# --- the engine's lists
+
+
+def test_the_status_of_inactive_gpus_is_read() -> None:
+    table = """2 GPUs found (All).
+| GPU ID | Device Information |
+| 0      | Name: NVIDIA H100  |
+|        | Device UUID: GPU-aaaa |
+| 1      | Status: LOST |
+|        | Name: NVIDIA H100 (last known) |
+|        | Device UUID: GPU-bbbb |
+"""
+    assert hostengine.parse_statuses(table) == {B: "LOST"}
+    assert hostengine.parse_listing(table)[0] == {A: 0, B: 1}
+
+
+def engine(version: str) -> hostengine.Engine:
+    parts = tuple(int(part) for part in version.split("."))
+    return hostengine.Engine("dcgmi", "n:1", parts, parts, {A: 3})
+
+
+@pytest.mark.parametrize(("version", "offers"), [("3.3.7", False), ("3.3.8", True), ("4.0.0", True), ("4.6.0", True)])
+def test_the_engine_is_given_the_deadline_where_it_takes_one(version: str, offers: bool) -> None:
+    assert ("-t" in hostengine.diag_argv(engine(version), 2, [A], 900.0)) == offers
+
+
+@pytest.mark.parametrize(
+    ("version", "elapsed", "name"),
+    [("4.0.0", 0.5, "SIGKILL"), ("4.0.0", 1.5, "SIGTERM"), ("4.4.2", 60.0, "SIGKILL"), ("3.3.9", 60.0, "SIGTERM")],
+)
+def test_only_a_diagnostic_that_is_surely_ours_is_stopped_on_the_engine(
+    version: str, elapsed: float, name: str
+) -> None:
+    assert hostengine.stop_signal(engine(version), elapsed).name == name
+
+
+# --- a GPU that is missing
+
+
+def missing(**metadata: str) -> Verdict:
+    finding = Finding("GPU_MISSING", "m", False, Action.CONTACT_SUPPORT, Subject("Presence", B), metadata)
+    return Verdict(Outcome.FAILED, "GPU_MISSING", "r", (finding,), subject=B)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "listed", "statuses", "fatal"),
+    [
+        (missing(), {A: 0}, {B: "LOST"}, True),
+        (missing(), {A: 0}, {B: "INACCESSIBLE"}, True),
+        (missing(lost_by_NVML="Unknown Error"), {A: 0}, {}, True),
+        (missing(), {A: 0}, {}, False),
+        (missing(lost_by_NVML="Unknown Error"), {A: 0, B: 1}, {}, False),
+        (missing(lost_by_NVML="Unknown Error"), {}, {}, False),
+        (missing(), {A: 0}, {B: "UNSUPPORTED"}, False),
+    ],
+)
+def test_two_sources_make_a_missing_gpu_fatal(
+    verdict: Verdict, listed: dict[str, int], statuses: dict[str, str], fatal: bool
+) -> None:
+    assert confirmed(verdict, listed, statuses).findings[0].fatal == fatal
+
+
+# --- what is recorded
+
+
+def test_what_tells_whose_machine_it_was_is_replaced_everywhere_alike() -> None:
+    strip = Anonymiser(["node-17.example"], ["1650522003820"]).strip
+    text = '{"serial_num": "1324419049123"} GPU-3fbb8b0e-1d2c 1650522003820 node-17.example 10.1.2.3 GPU-3fbb8b0e-1d2c'
+    stripped = strip(text)
+    for word in ("1324419049123", "1650522003820", "3fbb8b0e", "node-17", "10.1.2.3"):
+        assert word not in stripped
+    assert stripped.count("GPU-00000000-0000-0000-0000-000000000000") == 2
+
+
+def test_a_recorded_document_is_still_a_document() -> None:
+    text, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)], serials={3: "16505", 5: "16506"})
+    stripped = parse(Anonymiser().strip(text))
+    assert judge(stripped, status, Request(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
+    assert not {"16505", "16506"} & set(stripped.serials.values())
+
+
+def test_record_runs_every_tool_and_keeps_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """#!/bin/sh
+case "$*" in
+  -v*) echo "Version : 4.4.2"; echo "Hostengine build info:"; echo "Version : 4.4.2";;
+  *diag*) echo '{"DCGM Diagnostic": {}}'; exit 205;;
+  *discovery*) echo "| 0 | Name: H100 |"; echo "|   | Device UUID: GPU-3fbb8b0e-1d2c |";;
+esac
+"""
+    (tmp_path / "dcgmi").write_text(script)
+    (tmp_path / "dcgmi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    out = tmp_path / "record.json"
+    with pytest.raises(SystemExit) as ended:
+        record.main(["--host", "10.1.2.3:5555", "--level", "2", "--out", str(out)])
+    assert ended.value.code == 0
+    recorded = json.loads(out.read_text())
+    statuses = [run["exit_status"] for run in recorded["runs"] if "diag" in run["argv"]]
+    assert (recorded["check"], statuses) == ("dcgm-diag", [205, 205])
+    assert "3fbb8b0e" not in out.read_text()
+    assert "10.1.2.3" not in out.read_text()
+
+
+def test_record_without_dcgmi_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DCGMI", "no-such-dcgmi")
+    with pytest.raises(SystemExit) as ended:
+        record.main([])
+    assert ended.value.code == 2
+    assert "no dcgmi on PATH" in capsys.readouterr().err
+
+
+def test_the_details_of_a_gpu_do_not_change_the_message() -> None:
+    output, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)])
+    plain = Request(2, {3: A, 5: B}, "n:1")
+    rich = Request(2, {3: A, 5: B}, "n:1", details={A: Gpu(0, A, "H100", "0:1", serial="9")})
+    one, other = (judge(parse(output), status, request).findings[0] for request in (plain, rich))
+    assert one.message == other.message
+    assert (other.metadata["serial"], canonical_test(other.metadata["test"])) == ("9", "Memory")
