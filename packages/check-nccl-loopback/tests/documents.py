@@ -72,6 +72,7 @@ INTERRUPTED = SINCE_2_13.replace(
     "    33605  255.62  479.28      0    33628  255.44  478.95      0",
 )
 BY_MPIRUN = "\n".join(f"[1,0]<stdout>:{line}" for line in SINCE_2_13.splitlines())
+BY_PRTERUN = "\n".join(f"[prterun-gpu47-5921@1,0]<stdout>: {line}" for line in SINCE_2_13.splitlines())
 BY_SRUN = "\n".join(f"0: {line}" for line in SINCE_2_13.splitlines())
 
 EVERY_ERA = {
@@ -83,7 +84,10 @@ EVERY_ERA = {
     "bitwise": BITWISE,
     "interrupted": INTERRUPTED,
     "mpirun": BY_MPIRUN,
+    "prterun": BY_PRTERUN,
     "srun": BY_SRUN,
+    "colours": "\n".join(f"\x1b[32m{line}\x1b[0m" for line in SINCE_2_13.splitlines()),
+    "crlf": SINCE_2_13.replace("\n", "\r\n"),
 }
 
 REDUCED = """# nThread 1 nGpus 2 minBytes 68719476736 maxBytes 68719476736 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0

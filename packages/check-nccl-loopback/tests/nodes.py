@@ -29,10 +29,15 @@ class Node:
     wrong: frozenset[int] = frozenset()
     dying: frozenset[int] = frozenset()
     topology_factor: float = 1.0
+    costs: dict[str, float] = field(default_factory=dict)
+    hanging: frozenset[tuple[int, int]] = frozenset()
+    crowd: dict[int, float] = field(default_factory=dict)
     noise: Callable[[], float] = lambda: 1.0
 
     def run(self, step: Step, topology_file: str = "") -> Measurement:
         """What `all_reduce_perf` would show."""
+        if any(set(pair) <= set(step.gpus) for pair in self.hanging):
+            return Measurement(step.size, timed_out=True, said="NCCL version 2.28.7+cuda13.0")
         if self.dying & set(step.gpus):
             line = "node: Test NCCL failure common.cu:1204 'internal error - please report this issue to the NCCL developers / '"
             return Measurement(step.size, error=classify(line), status=3)
@@ -40,7 +45,10 @@ class Node:
         parts = [self.nvls if in_switch else self.rings, *(self.ports[g] for g in step.gpus if g in self.ports)]
         ring = {frozenset((step.gpus[i], step.gpus[i - 1])) for i in range(len(step.gpus))}
         parts += [speed for pair, speed in self.links.items() if frozenset(pair) in ring]
-        factor = self.topology_factor if topology_file and "NCCL_TOPO_FILE" not in step.unset else 1.0
+        if len(step.gpus) > 2:
+            parts += [self.crowd[g] for g in step.gpus if g in self.crowd]
+        cost = min((self.costs[name] for name in step.wishes if name in self.costs), default=1.0)
+        factor = cost * self.topology_factor if topology_file and "NCCL_TOPO_FILE" not in step.unset else cost
         return Measurement(step.size, min(parts) * factor * self.noise(), float(len(self.wrong & set(step.gpus))))
 
 

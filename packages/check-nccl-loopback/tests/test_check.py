@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 def go(connector: FakeConnector, tmp_path: Path) -> Go:
     """Run the check on ``count`` GPUs of a node with the facts given, listed by nvidia-smi."""
 
-    def run(count: int = 8, model: str = H100, path: str = "", **facts: Any) -> CheckRun:
+    def run(count: int = 8, model: str = H100, path: str = "", before: str = "", **facts: Any) -> CheckRun:
         variables = {name: facts.pop(name) for name in list(facts) if name.isupper()}
         gpus = [
             {"uuid": f"GPU-{i}", "name": model, "pci": f"00000000:{i:02X}:00.0", "link": "nvlink"} for i in range(count)
@@ -43,7 +44,7 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
             **variables,
         }
         ran = run_check(
-            [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"],
+            [sys.executable, "-c", f"{before}\nfrom check_nccl_loopback.check import main; main()"],
             connector,
             tmp_path,
             given,
@@ -70,7 +71,7 @@ def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(go: Go, connector: Fak
     assert ran.result.measured is not None
     assert ran.result.measured > 440
     cleared = {e.check_name for e in connector.events if e.is_healthy}
-    assert cleared == {f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device")}
+    assert cleared == {f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device", "Presence")}
     assert {(e.agent, e.component_class) for e in connector.events} == {("preflight-nccl-loopback", "Node")}
 
 
@@ -85,6 +86,23 @@ def test_a_slow_gpu_is_named_with_one_fatal_event(go: Go, connector: FakeConnect
     ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}])
     assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "SLOW_GPU", "GPU-3")
     assert fatal(connector) == [("NCCLLoopbackTestBandwidth", "SLOW_GPU", "GPU-3")]
+
+
+LIMITED = """
+from preflight_proto.check import throttling
+looks = iter(range(1000))
+def look():
+    number = next(looks)
+    return throttling.Periods(100 * number, 60 * number)
+throttling.look = look
+"""
+
+
+def test_a_node_that_is_slow_for_want_of_cpu_is_not_blamed(go: Go, connector: FakeConnector) -> None:
+    ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}], before=LIMITED)
+    assert (ran.result.outcome, ran.result.code) == ("inconclusive", "CPU_THROTTLED")
+    assert "60% of the time" in ran.result.reason
+    assert fatal(connector) == []
 
 
 def test_a_run_that_fails_and_one_that_passes_leave_nothing_standing(go: Go, connector: FakeConnector) -> None:
@@ -121,10 +139,22 @@ def test_full_shared_memory_is_inconclusive_and_names_the_fix(go: Go, connector:
     assert any("failed to extend /dev/shm/nccl-" in line for line in ran.lines)
 
 
-@pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("", 1), ("allow", 0)])
-def test_without_the_tool_the_run_is_inconclusive(go: Go, on_inconclusive: str, exit_code: int) -> None:
+@pytest.mark.parametrize("on_inconclusive", ["", "allow"])
+def test_without_the_tool_the_image_is_misconfigured(go: Go, connector: FakeConnector, on_inconclusive: str) -> None:
     ran = go(NCCL_LOOPBACK_TOOL="no-such-perf", ON_INCONCLUSIVE=on_inconclusive)
-    assert (ran.exit_code, ran.result.code) == (exit_code, "TOOL_MISSING")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (2, "misconfigured", "TOOL_MISSING")
+    assert "no-such-perf is not on PATH in the image preflight-nccl-loopback" in ran.lines[-1]
+    assert connector.events == []
+
+
+def test_a_tool_whose_library_is_missing_is_named(go: Go, tmp_path: Path) -> None:
+    tool = tmp_path / "all_reduce_perf"
+    says = "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open shared object file"
+    tool.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 127\n")
+    tool.chmod(0o755)
+    ran = go(NCCL_LOOPBACK_TOOL=str(tool))
+    assert (ran.exit_code, ran.result.code) == (2, "TOOL_BROKEN")
+    assert "libnccl.so.2" in ran.lines[-1]
 
 
 def test_an_ecc_error_is_fatal_for_the_gpu_that_met_it(go: Go, connector: FakeConnector) -> None:
@@ -158,17 +188,135 @@ def test_a_size_that_the_tool_reduces_is_not_taken_for_the_asked_one(go: Go, tes
     assert "256M" in ran.lines[-1]
 
 
-def test_the_workload_s_own_variables_make_a_low_value_no_failure(go: Go) -> None:
-    ran = go(rings=20.0, nvls=0, NCCL_P2P_DISABLE="1", NCCL_IB_HCA="mlx5")
-    assert (ran.exit_code, ran.result.code) == (0, "CUSTOM_NCCL_ENV")
-    assert "NCCL_P2P_DISABLE" in ran.lines[-1]
-    assert "NCCL_IB_HCA" not in ran.lines[-1]
+@pytest.mark.parametrize(
+    "variable", ["NCCL_IB_TIMEOUT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_FOO", "NCCL_P2P_DISABLE"]
+)
+@pytest.mark.parametrize("threshold", ["", "150"])
+def test_no_variable_of_the_workload_disarms_the_gate(go: Go, variable: str, threshold: str) -> None:
+    ran = go(rings=20.0, nvls=0, NCCL_LOOPBACK_THRESHOLD_GBPS=threshold, **{variable: "1"})
+    assert (ran.exit_code, ran.result.code) == (1, "SLOW_NODE")
 
 
-def test_a_topology_file_that_slows_the_node_is_named(go: Go, connector: FakeConnector) -> None:
-    ran = go(topology_factor=0.2, NCCL_TOPO_FILE="/topo/wrong.xml")
+def test_a_variable_that_slows_nccl_is_told_to_the_workload_and_fails_nobody(go: Go, connector: FakeConnector) -> None:
+    ran = go(costs={"NCCL_ALGO": 0.6}, NCCL_ALGO="Tree", NCCL_IB_HCA="mlx5")
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    assert re.search(r"your NCCL_ALGO costs (39|40|41) %", ran.lines[-1])
+    assert all(event.is_healthy for event in connector.events)
+
+
+def test_variables_of_the_network_cost_no_further_run(go: Go) -> None:
+    ran = go(NCCL_IB_TIMEOUT="22", NCCL_SOCKET_IFNAME="eth0")
+    assert (ran.result.code, any("workload sets" in line for line in ran.lines)) == ("OK", False)
+
+
+def test_the_operators_own_variables_come_along(go: Go) -> None:
+    ran = go(costs={"NCCL_P2P_DISABLE": 0.1}, PREFLIGHT_LOOPBACK_ENV="NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring,Tree")
+    assert ran.result.code == "SLOW_NODE"
+
+
+def test_the_tool_gets_no_secret_of_the_container(go: Go, tmp_path: Path) -> None:
+    tool = tmp_path / "spy"
+    tool.write_text(
+        f'#!/bin/sh\ncase "$*" in *-h*) ;; *) env > {tmp_path}/env.txt;; esac\nexec {TOOLS}/all_reduce_perf "$@"\n'
+    )
+    tool.chmod(0o755)
+    ran = go(
+        NCCL_LOOPBACK_TOOL=str(tool),
+        API_TOKEN="secret",
+        UCX_TLS="tcp",
+        OMPI_MCA_btl="tcp",
+        LD_PRELOAD="",
+        NCCL_IB_HCA="mlx5",
+    )
+    given = {line.partition("=")[0] for line in (tmp_path / "env.txt").read_text().splitlines()}
+    assert ran.result.code == "OK"
+    assert given <= {
+        "PATH",
+        "PWD",
+        "SHLVL",
+        "_",
+        "OLDPWD",
+        "LANG",
+        "LC_ALL",
+        "TMPDIR",
+        "HOME",
+        "NCCL_CONF_FILE",
+        "LD_LIBRARY_PATH",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NCCL_DEBUG",
+        "CUDA_VISIBLE_DEVICES",
+    }
+
+
+@pytest.mark.parametrize("tests", ["2.13.11", "2.19.6"])
+def test_the_sweep_of_the_adr_is_run_and_its_json_read_and_removed(go: Go, tmp_path: Path, tests: str) -> None:
+    ran = go(tests=tests, TMPDIR=str(tmp_path))
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    [line] = [line for line in ran.lines if line.startswith("measurement: ")]
+    measured = json.loads(line.removeprefix("measurement: "))
+    assert (measured["model"], measured["gpus"], measured["links"], measured["size"]) == (H100, "8", "nvlink", "1G")
+    assert next(iter(measured["curve"])) == "8"
+    assert {"256M", "1G"} <= set(measured["curve"])
+    assert ran.result.details == {
+        key: measured[key] for key in ("model", "gpus", "links", "size", "nccl", "nccl_tests") if key in measured
+    }
+    assert not list(tmp_path.glob("preflight-*"))
+
+
+def test_a_column_that_nccl_tests_adds_changes_nothing(go: Go) -> None:
+    assert go(trailing=True).result.code == "OK"
+
+
+def test_a_second_row_of_the_same_size_counts(go: Go) -> None:
+    assert go(repeats=9.4).result.code == "SLOW_NODE"
+
+
+def test_wrong_data_of_small_messages_alone_fails(go: Go) -> None:
+    ran = go(wrong=[{"gpu": "GPU-1", "elements": 3, "below": 4096}])
+    assert (ran.exit_code, ran.result.code) == (1, "WRONG_DATA")
+    assert "an all-reduce of 8" in ran.lines[-1]
+
+
+def test_a_gpu_that_somebody_holds_is_quarantined_by_nobody(go: Go, connector: FakeConnector) -> None:
+    ran = go(busy=["GPU-5"])
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "GPU_OCCUPIED")
+    assert fatal(connector) == []
+
+
+def test_the_gpus_of_a_hanging_pair_are_named(go: Go, connector: FakeConnector) -> None:
+    ran = go(4, hanging=[["GPU-1", "GPU-2"]], CHECK_TIMEOUT="20s")
+    assert (ran.exit_code, ran.result.code) == (1, "NCCL_HANG")
+    assert "GPU-1 and GPU-2" in ran.lines[-1]
+    assert fatal(connector) == []
+
+
+def test_four_gpus_of_a_switched_board_at_a_crawl_fail(go: Go) -> None:
+    assert go(4, rings=1.0, nvls=0).result.code == "SLOW_NODE"
+
+
+def test_a_missing_gpu_fails_and_is_named(go: Go, connector: FakeConnector) -> None:
+    ran = go(NVIDIA_VISIBLE_DEVICES=",".join(f"GPU-{i}" for i in range(9)), EXPECTED_GPUS="9")
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_MISSING", "GPU-8")
+    assert fatal(connector) == []
+
+
+def test_a_mapped_topology_file_that_slows_the_node_is_named(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
+    (tmp_path / "p5.xml").write_text("<system/>")
+    mapped = {
+        "NODE_INSTANCE_TYPE": "p5",
+        "PREFLIGHT_TOPOLOGY_DIR": str(tmp_path),
+        "PREFLIGHT_TOPOLOGY_MAP": "p5=p5.xml",
+    }
+    ran = go(topology_factor=0.2, **mapped)
     assert (ran.exit_code, ran.result.code) == (1, "TOPOLOGY_FILE")
     assert fatal(connector) == []
+
+
+def test_a_topology_file_of_the_workload_that_slows_nccl_is_told_to_it(go: Go) -> None:
+    ran = go(topology_factor=0.2, NCCL_TOPO_FILE="/topo/wrong.xml")
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    assert "your NCCL_TOPO_FILE costs" in ran.lines[-1]
 
 
 def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: Path) -> None:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import pytest
 from check_nccl_loopback import floors
-from check_nccl_loopback.floors import Floor, LinkClass
+from check_nccl_loopback.floors import Floor, LinkClass, Published
 
 GIB, MIB = 1 << 30, 1 << 20
-NVLINK, PCIE, MIXED, UNKNOWN = LinkClass.NVLINK, LinkClass.PCIE, LinkClass.MIXED, LinkClass.UNKNOWN
+NVLINK, PCIE, UNKNOWN = LinkClass.NVLINK, LinkClass.PCIE, LinkClass.UNKNOWN
 A100, H100, H200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 A100_PCIE = "NVIDIA A100 80GB PCIe"
 
-# What was published of healthy hardware. Figures for larger sizes stand for 1 GiB where no other was published.
-PUBLISHED = [
-    (A100, 8, NVLINK, GIB, 231.6),
-    (A100, 8, NVLINK, GIB, 228.0),
-    (A100, 8, NVLINK, 256 * MIB, 197.87),
-    (H100, 8, NVLINK, GIB, 466.0),
-    (H100, 8, NVLINK, 256 * MIB, 423.0),
-    (H200, 8, NVLINK, GIB, 480.0),
-    ("NVIDIA B200", 8, NVLINK, GIB, 830.0),
-    ("NVIDIA H100 NVL", 2, NVLINK, GIB, 208.0),
-    (A100_PCIE, 2, NVLINK, GIB, 193.0),
-    (A100_PCIE, 4, MIXED, GIB, 25.0),
-    ("NVIDIA L40S", 8, PCIE, GIB, 20.0),
-]
 
-
-@pytest.mark.parametrize(("model", "gpus", "link", "size", "figure"), PUBLISHED)
-def test_every_published_figure_passes_its_own_floor_by_a_tenth(
-    model: str, gpus: int, link: LinkClass, size: int, figure: float
-) -> None:
-    row = floors.find(model, gpus, link, size)
-    assert row is not None
-    assert figure >= 1.1 * row.floor
+@pytest.mark.parametrize(
+    "row", floors.published(), ids=lambda row: f"{row.model} x{row.gpus} {row.size >> 20}M {row.busbw}"
+)
+def test_every_published_figure_passes_its_own_floor_by_a_tenth(row: Published) -> None:
+    floor = floors.find(row.model, row.gpus, row.link, row.size)
+    assert floor is not None
+    assert row.busbw >= 1.1 * floor.floor
 
 
 def test_healthy_rings_of_an_h100_pass_their_floor_by_a_tenth() -> None:
@@ -43,18 +28,54 @@ def test_healthy_rings_of_an_h100_pass_their_floor_by_a_tenth() -> None:
     assert row.no_nvls * 1.1 <= 370
 
 
-@pytest.mark.parametrize("row", floors.table(), ids=lambda row: f"{row.model}x{row.gpus}@{row.size}")
+@pytest.mark.parametrize("row", floors.table(), ids=lambda row: f"{row.models[0]}x{row.gpus}@{row.size}")
 def test_a_row_expects_more_than_it_demands_and_names_its_source(row: Floor) -> None:
     assert row.expected >= 1.1 * row.floor
     assert row.no_nvls is None or row.no_nvls < row.floor
     assert row.source
+    assert row.algorithm
+
+
+def test_a_row_with_one_source_is_marked() -> None:
+    advisory = {row.models[0] for row in floors.table() if row.advisory}
+    assert {"A800-SXM*", "H20", "H800", "L40S"} <= advisory
+    assert not {"A100-SXM*", "H100 80GB HBM3", "H200"} & advisory
+
+
+@pytest.mark.parametrize(("model", "gpus"), [(H100, 4), (H100, 2), ("NVIDIA B200", 4), (A100, 2)])
+def test_fewer_gpus_of_a_switched_board_are_held_to_half_of_its_rings(model: str, gpus: int) -> None:
+    whole, part = floors.find(model, 8, NVLINK, GIB), floors.find(model, gpus, NVLINK, GIB)
+    assert whole is not None
+    assert part is not None
+    assert part.floor == pytest.approx((whole.no_nvls or whole.floor) / 2, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "NVIDIA GH200 480GB",
+        "NVIDIA H200 NVL",
+        "NVIDIA H100 NVL",
+        "NVIDIA H100 PCIe",
+        "NVIDIA GB200",
+        "NVIDIA H20",
+        "NVIDIA L40",
+    ],
+)
+def test_a_name_is_taken_for_no_other(other: str) -> None:
+    rows = [floors.find(name, 8, NVLINK, GIB) for name in (H100, H200, "NVIDIA B200", "NVIDIA L40S")]
+    assert floors.find(other, 8, NVLINK, GIB) not in [row for row in rows if row is not None]
+    assert not floors.uniform("NVIDIA GH200 480GB")
 
 
 @pytest.mark.parametrize(
     ("model", "gpus", "link", "size"),
     [
-        (H100, 4, NVLINK, GIB),
         (H100, 8, NVLINK, 128 * MIB),
+        (H100, 1, NVLINK, GIB),
+        ("NVIDIA GH200 480GB", 8, NVLINK, GIB),
+        ("NVIDIA L4", 8, PCIE, GIB),
+        ("NVIDIA A10G", 8, PCIE, GIB),
         ("NVIDIA H200 NVL", 8, NVLINK, GIB),
         ("NVIDIA H100 PCIe", 8, PCIE, GIB),
         ("NVIDIA GB200", 8, NVLINK, GIB),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from check_nccl_loopback import links
 from check_nccl_loopback.floors import LinkClass
 from check_nccl_loopback.links import _classify, parse_matrix
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_proto.check import Completed, Gpu
 
 SWITCHED = """\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
 GPU0\t X \tNV18\tNV18\tPXB\t0-51\t0\tN/A
@@ -44,7 +48,24 @@ def test_the_class_of_links_is_told_by_all_pairs(matrix: str, count: int, link: 
 
 
 def test_pairs_are_those_of_gpus_alone() -> None:
-    assert parse_matrix(SWITCHED) == {(0, 1): True, (0, 2): True, (1, 2): True}
+    assert parse_matrix(SWITCHED) == dict.fromkeys([(0, 1), (0, 2), (1, 2)], "NVLINK")
+    assert parse_matrix(BRIDGED)[0, 2] == "SYS"
+
+
+@pytest.mark.anyio
+async def test_a_lost_gpu_leaves_a_gap_in_the_matrix_and_none_among_the_pods_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The working GPUs keep their numbers when one falls off the bus, and a privileged container sees those of others too.
+    monkeypatch.setattr(links, "_ask_nvml", lambda _: {})
+
+    async def command(argv: Sequence[str], _: float) -> Completed:
+        return Completed(tuple(argv), 0, BRIDGED, "", False, False, 0.1)
+
+    gpus = [Gpu(index, f"GPU-{index}", "NVIDIA A100-PCIE-40GB", f"0:{index}") for index in (0, 2, 3)]
+    found, source, pairs = await links.find(command, gpus)
+    assert (found, source) == (LinkClass.MIXED, "nvidia-smi")
+    assert pairs == {(0, 1): "SYS", (0, 2): "SYS", (1, 2): "NVLINK"}
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(["GPU0", "GPU1", "X", "NV4", "SYS", "\n", "NIC0"])).map(" ".join)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import documents
 import pytest
 from check_nccl_loopback.measurement import read
@@ -99,4 +101,4 @@ def test_lines_of_nccl_between_the_tool_s_own_change_nothing(data: st.DataObject
     noise = st.sampled_from(["NCCL version 2.29.3+cuda13.1", "gpu47:1:2 [0] NCCL INFO Channel 00/16 : 0 1 2 3", ""])
     for _ in range(data.draw(st.integers(0, 5))):
         lines.insert(data.draw(st.integers(0, len(lines))), data.draw(noise))
-    assert parse("\n".join(lines)) == parse(documents.SINCE_2_13)
+    assert replace(parse("\n".join(lines)), library="") == parse(documents.SINCE_2_13)

@@ -1,19 +1,26 @@
-"""The check's whole way: our GPUs → how they are joined → what to hold them to → measure, until it can be judged."""
+"""The check's whole way: our GPUs → what the driver knows of them → what to hold them to → measure, until it can be judged.
+
+Before and after the load the driver's counters are read, and sampled under it: they name a link or a GPU that bandwidth hides, and say
+why a run was slow.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, run_main
+from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, counters, run_main, scan, throttling
 from preflight_proto.check import gpus as devices
-from preflight_proto.check.nccl import unusual_variables
+from preflight_proto.check.nccl import bends, wishes
 from preflight_proto.check.topology import find_topology
+from preflight_proto.program import leave
 
-from . import floors, links, perf
+from . import floors, links, perf, record
 from .judge import SMALLER, Case, Step, Taken, What, decide
 from .settings import Settings, size_text
 
@@ -21,6 +28,36 @@ __all__ = ["CHECK", "main"]
 
 RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
+FIRST: Final = 0.45
+"""Part of the time that the first run may take; the rest is for finding where it hangs."""
+
+
+class Watch:
+    """What the driver said before, under and after the load."""
+
+    def __init__(self, gpus: Sequence[Gpu], before: tuple[scan.Facts, ...]) -> None:
+        self.gpus, self.before = gpus, before
+        self.after: tuple[scan.Facts, ...] = ()
+        self.samples: list[scan.Sample] = []
+
+    @property
+    def signs(self) -> list[scan.Sign]:
+        """Each thing once, the worst first."""
+        found = scan.scan(self.before) + (scan.load(self.before, self.after, self.samples) if self.after else [])
+        return sorted({(s.code, s.uuid): s for s in found}.values(), key=lambda s: (-s.severity, s.code, s.uuid))
+
+    @property
+    def held(self) -> dict[str, int]:
+        """GPUs that had processes on them before ours came."""
+        return {facts.uuid: facts.processes for facts in self.before if facts.processes}
+
+    @property
+    def seen(self) -> list[str]:
+        """The GPUs that the driver said anything about."""
+        return [facts.uuid for facts in self.before]
+
+    async def look(self) -> None:
+        self.after = await counters.look(self.gpus) or self.after
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -32,23 +69,86 @@ async def probe(run: Run[Settings]) -> Verdict:
         )
     if len(gpus) == 1:
         return Verdict(Outcome.SKIPPED, "ONE_GPU", "the pod has one GPU, and between GPUs there is nothing to measure.")
+    watch = Watch(gpus, await counters.look(gpus))
+    for sign in watch.signs:
+        run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
+    if any(sign.severity is scan.Severity.FATAL for sign in watch.signs):
+        nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")
+        return scan.with_signs(nothing, watch.signs, watch.seen)
+    tool = await perf.find_tool(run)
+    if tool.broken:
+        return Verdict(
+            Outcome.MISCONFIGURED,
+            "TOOL_BROKEN",
+            f'{run.settings.tool} of the image preflight-nccl-loopback does not start ("{tool.broken}"); build the image as its Dockerfile says.',
+        )
     case, topology_file = await _case(run, gpus)
-    reserve = min(RESERVE, 0.2 * (run.deadline - anyio.current_time()))
-    longest = 0.0
+    case = replace(case, held=watch.held)
+    verdict, case = await _measure(run, case, topology_file, tool, watch)
+    return _with_watch(run, verdict, case, watch)
+
+
+async def _measure(
+    run: Run[Settings], case: Case, topology_file: str | None, tool: perf.Tool, watch: Watch
+) -> tuple[Verdict, Case]:
+    """Take the steps that the judge asks for, until it has a verdict."""
+    gpus, reserve, longest = case.gpus, min(RESERVE, 0.2 * (run.deadline - anyio.current_time())), 0.0
     while not isinstance(step := decide(case), Verdict):
         _announce(run, case, step)
-        started = anyio.current_time()
-        result = await perf.run(run, gpus, step, max(run.deadline - started - reserve, 1.0), topology_file)
+        started, periods = anyio.current_time(), throttling.look()
+        allowed = _allowed(case, step, max(run.deadline - started - reserve, 1.0), longest)
+        async with counters.sampled(gpus if step.what is not What.PAIR else ()) as samples:
+            result = await perf.run(run, gpus, step, allowed, topology_file, tool=tool)
         spent = anyio.current_time() - started
-        longest = max(longest, spent)
+        if step.decides:
+            watch.samples += samples
+            await watch.look()
+            signs = tuple(one for one in scan.findings(watch.signs) if one.subject.gpu_uuid)
+            throttled = throttling.part(periods, throttling.look())
+            case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
             run.progress(f"{_who(case, step)}: {result.busbw:.2f} GB/s, {result.wrong or 0:g} wrong, {spent:.1f} s")
         case = replace(case, taken=(*case.taken, Taken(step, result)))
         if result.busbw is None and not result.too_big:
             case = replace(case, lost=await devices.lost(gpus))
-        if run.deadline - anyio.current_time() < reserve + 1.5 * longest:
+        if not result.timed_out:
+            longest = max(longest, spent)
+        if run.deadline - anyio.current_time() < reserve + max(1.5 * longest, 1.0):
             case = replace(case, exhausted=True)
-    return step
+    return step, case
+
+
+def _allowed(case: Case, step: Step, left: float, longest: float) -> float:
+    """Seconds that one run may take."""
+    if any(taken.result.timed_out for taken in case.taken):
+        return max(left / (len(case.gpus) + 2), 1.0)
+    if not case.taken and len(case.gpus) > 2:
+        return max(FIRST * left, 1.0)
+    return left if step.decides else min(left, 3 * longest + 5)
+
+
+def _with_watch(run: Run[Settings], verdict: Verdict, case: Case, watch: Watch) -> Verdict:
+    """The verdict beside what the driver said, and the measurement for the fleet's baseline."""
+    signs = watch.signs
+    measured = next((t for t in case.taken if t.step.what is What.ALL and t.result.busbw is not None), None)
+    if verdict.code in {"SLOW_GPU", "SLOW_NODE", "BELOW_ONE_SOURCE"} and signs:
+        verdict = replace(verdict, reason=f"{verdict.reason} The driver says: {scan.words(signs)}.")
+    verdict = scan.with_signs(verdict, signs, watch.seen)
+    if measured is None or verdict.measured is None:
+        return verdict
+    result = measured.result
+    details = {
+        "model": case.gpus[0].name if len({gpu.name for gpu in case.gpus}) == 1 else "mixed",
+        "gpus": str(len(case.gpus)),
+        "links": case.links,
+        "size": size_text(measured.step.size),
+        "nccl": result.library,
+        "nccl_tests": result.version,
+    }
+    details = {name: value for name, value in details.items() if value}
+    curve = {size_text(size): round(busbw, 2) for size, busbw in result.curve}
+    run.progress(f"measurement: {json.dumps({**details, 'busbw_gbps': verdict.measured, 'curve': curve})}")
+    return replace(verdict, details=details)
 
 
 async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | None]:
@@ -56,42 +156,49 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | No
     settings = run.settings
     models = sorted({gpu.name for gpu in gpus})
     model = models[0] if len(models) == 1 else ""
-    joined, source = await links.find(lambda argv, patience: run.command(argv, timeout=patience), gpus)
+    joined, source, kinds = await links.find(lambda argv, patience: run.command(argv, timeout=patience), gpus)
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     known = {size: row for size in sizes if (row := floors.find(model, len(gpus), joined, size))}
-    topology = await find_topology(settings, os.environ)
-    unusual = tuple(unusual_variables(os.environ))
+    # The workload's own file is one of its wishes; what decides is run with the operator's.
+    topology = await find_topology(settings, {name: v for name, v in os.environ.items() if name != "NCCL_TOPO_FILE"})
+    asked = wishes(os.environ)
     case = Case(
         tuple(gpus),
         settings.size,
         known,
         comparable=floors.uniform(model) if model else False,
         threshold=settings.threshold,
-        unusual=unusual,
+        wishes=tuple(asked) if any(bends(name) for name in asked) else (),
         topology_file=topology.path or "",
-        shm=perf.shared_memory(),
+        shm=await anyio.to_thread.run_sync(perf.shared_memory),
+        kinds=kinds,
+        links=joined.value,
     )
     run.progress(f"links: {joined} ({source}); {case.shm}")
     run.progress(f"topology: {topology.why}")
     floor, limit = known.get(settings.size), case.limit(settings.size)
-    held_to = f"at least {limit:g} GB/s" if limit is not None else "nothing, it is measured only"
+    held_to = f"at least {limit:g} GB/s" if limit is not None else "each other, as no floor is known"
     known_from = f" (expected {floor.expected:g}: {floor.source})" if floor else ""
     run.progress(f"{size_text(settings.size)} over {len(gpus)} {', '.join(models)}: held to {held_to}{known_from}")
     if settings.threshold is not None and floor is not None and settings.threshold < floor.floor / 2:
         run.progress(
             f"warning: NCCL_LOOPBACK_THRESHOLD_GBPS is {settings.threshold:g}, less than half of this hardware's floor of {floor.floor:g}: sick GPUs will pass"
         )
-    if unusual:
-        run.progress(f"warning: {', '.join(unusual)} may slow NCCL down, so a low bandwidth will fail nobody")
+    if case.wishes:
+        run.progress(
+            f"the workload sets {', '.join(case.wishes)}: what decides is measured without, and once more with them"
+        )
     return case, topology.path
 
 
 def _announce(run: Run[Settings], case: Case, step: Step) -> None:
     if not case.taken:
-        run.progress(f"running: {' '.join(perf.argv(run.settings, len(step.gpus), step.size))}")
-    elif step.what is not What.PAIR:
+        run.progress(f"running: {' '.join(perf.argv(run.settings, step))}")
+    elif step.what is What.WISH:
+        run.progress(f"next: all GPUs with {step.wishes[0]}")
+    elif step.what not in {What.PAIR, What.WITHOUT}:
         run.progress(f"next: {step.what}, {size_text(step.size)}")
-    elif not case.pairs:
+    elif not any(taken.step.what is step.what for taken in case.taken):
         run.progress(f"next: {step.what}")
 
 
@@ -108,9 +215,14 @@ CHECK: Final = Check(
     settings=Settings,
     probe=probe,
     timeout=600.0,  # NCCL was seen to start for 55 s on eight GPUs, and a slow node is measured up to some twenty times
+    gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
+    tool_variables=("^NCCL_(?!LOOPBACK_|ALLREDUCE_)", "^(UCX|FI|OMPI)_"),
     about="NCCL bandwidth and correctness between this pod's GPUs, with nccl-tests.",
 )
 
 
 def main() -> NoReturn:
+    """The check; with the argument ``record``, a sample of this node for the tests instead."""
+    if sys.argv[1:2] == ["record"]:
+        leave(lambda: record.main(sys.argv[2:]))
     run_main(CHECK)

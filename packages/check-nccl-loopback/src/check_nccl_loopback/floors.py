@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Floor", "LinkClass", "find", "table", "uniform"]
+__all__ = ["Floor", "LinkClass", "Published", "find", "published", "table", "uniform"]
+
+FEWER: Final = 0.5
+"""Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port, whoever takes part."""
 
 
 class LinkClass(StrEnum):
@@ -24,41 +27,106 @@ class LinkClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """One row; bandwidths in GB/s. ``no_nvls`` holds for rings where the hardware would have NVLS."""
+    """One row; bandwidths in GB/s. ``no_nvls`` is the floor of rings where the hardware would have NVLS.
 
-    model: str
+    ``sources`` are independent publications of the figure; with fewer than two the row is ``advisory`` and fails nobody by itself.
+    ``algorithm`` is how NCCL went where the figure comes from.
+    """
+
+    models: tuple[str, ...]
     gpus: int
     link: LinkClass
     uniform: bool
     size: int
     expected: float
     floor: float
-    source: str
+    sources: tuple[str, ...]
+    algorithm: str
     no_nvls: float | None = None
 
+    @property
+    def advisory(self) -> bool:
+        return len(self.sources) < 2
+
+    @property
+    def source(self) -> str:
+        return "; ".join(self.sources)
+
     def fits(self, model: str, gpus: int, link: LinkClass) -> bool:
-        alike = self.uniform or self.link is link
-        return alike and self.gpus == gpus and re.search(self.model, model) is not None
+        return self.gpus == gpus and self.joined(link) and _named(model, self.models)
+
+    def joined(self, link: LinkClass) -> bool:
+        """Whether these links are the row's: where a driver denies peer-to-peer access on a board of NVSwitches, that is the fault."""
+        return self.uniform or self.link is link
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A figure of healthy hardware that somebody has published, in GB/s."""
+
+    model: str
+    gpus: int
+    link: LinkClass
+    size: int
+    busbw: float
+    source: str
 
 
 @cache
 def table() -> tuple[Floor, ...]:
     """All rows, in the file's order."""
-    raw = tomllib.loads((files(__package__) / "floors.toml").read_text())
-    return tuple(_row(dict(row)) for row in raw["floor"])
+    return tuple(_row(dict(row)) for row in _document()["floor"])
+
+
+@cache
+def published() -> tuple[Published, ...]:
+    """The figures that no floor may fail."""
+    rows = (dict(row) for row in _document()["published"])
+    return tuple(Published(**{**row, "link": LinkClass(row["link"]), "size": _size(row["size"])}) for row in rows)
 
 
 def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
-    """The row for exactly this hardware and ``size``; None where nobody has published a figure."""
-    return next((row for row in table() if row.size == size and row.fits(model, gpus, link)), None)
+    """The row for exactly this hardware and ``size``; None where nobody has published a figure.
+
+    Fewer GPUs of a board whose pairs are joined alike by design are held to half of the whole board's floor by rings.
+    """
+    rows = [row for row in table() if row.size == size and row.joined(link) and _named(model, row.models)]
+    if (own := next((row for row in rows if row.gpus == gpus), None)) is not None:
+        return own
+    whole = next((row for row in rows if row.uniform and row.gpus > gpus >= 2), None)
+    if whole is None:
+        return None
+    rings = whole.no_nvls if whole.no_nvls is not None else whole.floor
+    floor = round(FEWER * rings, 1)
+    derived = tuple(f"half of the floor of {whole.gpus} by rings: {source}" for source in whole.sources)
+    return replace(whole, gpus=gpus, expected=rings, floor=floor, no_nvls=None, sources=derived)
 
 
 def uniform(model: str) -> bool:
     """Whether every pair of this model's GPUs is joined alike by design, so that pairs may be compared."""
-    return any(row.uniform and re.search(row.model, model) for row in table())
+    return any(row.uniform and _named(model, row.models) for row in table())
+
+
+def _named(model: str, models: tuple[str, ...]) -> bool:
+    """Whole product names, or beginnings of one that end in a star; the maker's own name and letter case aside."""
+    name = _plain(model)
+    return any(name.startswith(_plain(one[:-1])) if one.endswith("*") else name == _plain(one) for one in models)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^(?:NVIDIA|TESLA)\s+", "", re.sub(r"[\s_]+", " ", name.upper().strip()))
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "floors.toml").read_text())
+
+
+def _size(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([MG])", text).groups()  # type: ignore[union-attr]
+    return int(number) << {"M": 20, "G": 30}[unit]
 
 
 def _row(row: dict[str, Any]) -> Floor:
-    number, unit = re.fullmatch(r"(\d+)([MG])", row.pop("size")).groups()  # type: ignore[union-attr]
-    size = int(number) << {"M": 20, "G": 30}[unit]
-    return Floor(**{**row, "link": LinkClass(row["link"]), "size": size})
+    lists = {name: tuple(row[name]) for name in ("models", "sources")}
+    return Floor(**{**row, **lists, "link": LinkClass(row["link"]), "size": _size(row["size"])})

@@ -1,28 +1,24 @@
 """What to measure next, or the verdict: a pure function of everything measured so far.
 
-The shell runs a :class:`Step` and asks again; tests ask the very same function. A floor decides whether the run fails; only
-contrast between pairs, or a device fault that CUDA or the driver names, accuses a GPU; everything else is about the node.
+The shell runs a :class:`Step` and asks again; tests ask the very same function. Every step that decides is run with a clean environment: the
+workload's variables are measured beside it and can neither pass nor fail a node. A floor decides whether the run fails; only contrast
+between GPUs of the node, or a device fault that CUDA or the driver names, accuses a GPU; everything else is about the node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final
 
-from preflight_proto.check import Gpu, Verdict
+from preflight_proto.check import Outcome, Verdict
 from preflight_proto.check.nccl import Kind
 
-from . import localise, verdicts
-from .floors import Floor
-from .localise import Mode, Pair
-from .measurement import Measurement
+from . import localise, unjudged, verdicts
+from .case import SMALLER, SWEEP, Case, Step, Taken, What
+from .localise import Contrast, Mode
 
-__all__ = ["SMALLER", "Case", "Step", "Taken", "What", "decide"]
-
-SMALLER: Final = (256 << 20, 64 << 20)
-"""Sizes to fall back to, in bytes, where the GPUs' memory does not suffice."""
+__all__ = ["SMALLER", "SWEEP", "Case", "Step", "Taken", "What", "decide"]
 
 LOCALISABLE: Final = frozenset({"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"})
 """Classes that may be some GPU's doing. Wrong usage and time-outs are nobody's."""
@@ -30,77 +26,28 @@ LOCALISABLE: Final = frozenset({"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCC
 ALIKE: Final = (0.9, 1.1)
 """Rings alone are as fast as the whole run: then that went by rings too. NVLS makes a healthy node faster by a quarter."""
 
-
-class What(StrEnum):
-    """Why a step is taken."""
-
-    ALL = "all GPUs"
-    AGAIN = "all GPUs once more, because a dip is not a fault"
-    NO_TOPOLOGY = "all GPUs without the topology file"
-    RINGS = "all GPUs by rings alone (NCCL_NVLS_ENABLE=0)"
-    PAIR = "two GPUs alone, to find which one it is"
+COSTS: Final = 0.9
+"""With the workload's variables less than this part of the clean run's bandwidth is told to the workload."""
+_TOPOLOGY: Final = "NCCL_TOPO_FILE"
+MOST_WISHES: Final = 4
+"""So many variables are measured one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One run of the tool: on ``gpus`` (numbers in the case's order), over ``size`` bytes, with or without some variables."""
-
-    what: What
-    gpus: tuple[int, ...]
-    size: int
-    set_: Mapping[str, str] = field(default_factory=dict)
-    unset: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A step and what came of it."""
-
-    step: Step
-    result: Measurement
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """All that is known. ``floors`` maps a size to its floor, for this hardware only. ``lost`` are GPUs that the driver has lost, with its
-    words. ``exhausted``: no time for further steps."""
-
-    gpus: tuple[Gpu, ...]
-    size: int
-    floors: Mapping[int, Floor] = field(default_factory=dict)
-    comparable: bool = False
-    threshold: float | None = None
-    unusual: tuple[str, ...] = ()
-    topology_file: str = ""
-    shm: str = ""
-    taken: tuple[Taken, ...] = ()
-    lost: Mapping[str, str] = field(default_factory=dict)
-    exhausted: bool = False
-
-    @property
-    def whole(self) -> list[Taken]:
-        """The runs over all GPUs as the workload would run them, at the size that is judged."""
-        kept = [t for t in self.taken if t.step.what in {What.ALL, What.AGAIN}]
-        return [t for t in kept if t.step.size == kept[-1].step.size]
-
-    @property
-    def pairs(self) -> dict[Pair, Measurement]:
-        """What each pair of GPUs came to."""
-        return {(t.step.gpus[0], t.step.gpus[1]): t.result for t in self.taken if t.step.what is What.PAIR}
-
-    def of(self, what: What) -> Measurement | None:
-        """The result of the step taken for ``what``, if any."""
-        return next((t.result for t in reversed(self.taken) if t.step.what is what), None)
-
-    def limit(self, size: int) -> float | None:
-        """The least bandwidth in GB/s at ``size``: the operator's threshold holds for the size that was asked for."""
-        if self.threshold is not None and size == self.size:
-            return self.threshold
-        return self.floors[size].floor if size in self.floors else None
+BY_TIME: Final = frozenset({"BELOW_ONE_SOURCE", "NCCL_HANG", "SLOW_GPU", "SLOW_NODE", "TOPOLOGY_FILE"})
+"""What only the time that a run took says of a node."""
+THROTTLED: Final = 0.1
+"""With its CPUs taken away in more than this part of a run that decides, time says nothing about the GPUs."""
 
 
 def decide(case: Case) -> Step | Verdict:
     """The next step, or the verdict. Ends after a bounded number of steps, whatever they come to."""
+    decided = _decide(case)
+    if case.throttled > THROTTLED and isinstance(decided, Verdict) and decided.code in BY_TIME:
+        return unjudged.throttled(case.throttled, decided)
+    return decided
+
+
+def _decide(case: Case) -> Step | Verdict:
     if not case.taken:
         return _all(case, What.ALL, case.size)
     if case.lost:
@@ -109,24 +56,27 @@ def decide(case: Case) -> Step | Verdict:
         if taken.result.stuck:
             return verdicts.stuck(taken.result)
         if taken.result.error is not None and taken.result.error.kind is Kind.DEVICE:
-            return verdicts.device(case.gpus, taken.step.gpus, taken.result.error)
+            return verdicts.device(case.gpus, taken.step.gpus, taken.result.error, case.signs)
     whole = case.whole
     if whole[-1].result.too_big:
         smaller = [size for size in SMALLER if size < whole[-1].step.size]
         if smaller and not case.exhausted:
             return _all(case, What.ALL, smaller[0])
-        return verdicts.memory(whole[-1].result)
+        return unjudged.memory(whole[-1].result)
+    wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not What.PAIR]
+    if wrong:
+        return _next_pair(case, "wrong") or verdicts.wrong(
+            case.gpus, wrong[0].result, localise.contrast(len(case.gpus), case.pairs, "wrong")
+        )
     broken = next((t for t in whole if t.result.busbw is None), None)
     if broken is not None:
         return _broken(case, broken)
-    wrong = next((t for t in case.taken if t.result.wrong and t.step.what is not What.PAIR), None)
-    if wrong is not None:
-        return _next_pair(case, "wrong") or verdicts.wrong(
-            case.gpus, wrong.result, localise.contrast(len(case.gpus), case.pairs, "wrong")
-        )
     if any(t.result.wrong is None for t in whole):
-        return verdicts.not_verified(whole[-1].result)
-    return _speed(case, whole)
+        return unjudged.not_verified(whole[-1].result)
+    decided = _speed(case, whole)
+    if isinstance(decided, Step) or decided.outcome is not Outcome.PASSED:
+        return decided
+    return _with_wishes(case, decided)
 
 
 def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
@@ -136,11 +86,9 @@ def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
     limit, floor = case.limit(size), case.floors.get(size)
     bar = verdicts.Bar(best, size, limit, floor, size < case.size)
     if limit is None:
-        return verdicts.unknown(case.gpus, bar, sorted(case.floors))
+        return _by_siblings(case, bar)
     if best >= limit:
         return verdicts.passed(case.gpus, bar)
-    if case.unusual:
-        return verdicts.custom(case.gpus, bar, case.unusual)
     if not case.exhausted:
         if len(whole) < 2:
             return _all(case, What.AGAIN, size)
@@ -149,40 +97,112 @@ def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
     without_file = case.of(What.NO_TOPOLOGY)
     if without_file is not None and without_file.right and (without_file.busbw or 0.0) >= limit:
         return verdicts.topology(case.gpus, bar, without_file.busbw or 0.0, case.topology_file)
+    if _TOPOLOGY in case.wishes and not case.topology_file:
+        with_file = case.of(What.TOPOLOGY)
+        if with_file is None and not case.exhausted:
+            return _all(case, What.TOPOLOGY, size, wishes=(_TOPOLOGY,))
+        if with_file is not None and with_file.right and (with_file.busbw or 0.0) >= limit:
+            return verdicts.passed(case.gpus, replace(bar, measured=with_file.busbw or 0.0), by_file=True)
     if floor is not None and floor.no_nvls is not None and best >= floor.no_nvls and case.threshold is None:
         rings = case.of(What.RINGS)
         if rings is None and not case.exhausted:
             return _all(case, What.RINGS, size, set_={"NCCL_NVLS_ENABLE": "0"})
         if rings is not None and rings.right and ALIKE[0] * best < (rings.busbw or 0.0) < ALIKE[1] * best:
             return verdicts.without_nvls(case.gpus, bar)
-    if case.comparable and (step := _next_pair(case, "slow")):
+    if step := _next_pair(case, "slow"):
         return step
-    found = localise.contrast(len(case.gpus), case.pairs, "slow") if case.comparable else localise.Contrast()
-    return verdicts.slow(case.gpus, bar, found, case.pairs)
+    found = _contrast(case, "slow")
+    if not found.accused and (step := _next_group(case)):
+        return step
+    alone = localise.left_out(best, case.without)
+    if not found.accused and alone is not None:
+        return verdicts.slow_without(case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid))
+    if floor is not None and floor.advisory and case.threshold is None and not found.accused and not case.signs:
+        return verdicts.unconfirmed(case.gpus, bar)
+    return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
+
+
+def _by_siblings(case: Case, bar: verdicts.Bar) -> Step | Verdict:
+    """No floor is known: the GPUs of the node are each other's."""
+    if step := _next_pair(case, "slow"):
+        return step
+    found = _contrast(case, "slow")
+    if found.accused or found.links:
+        return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
+    return verdicts.unknown(case.gpus, bar, sorted(case.floors))
 
 
 def _broken(case: Case, broken: Taken) -> Step | Verdict:
     """A run over all GPUs gave no result."""
     result, error = broken.result, broken.result.error
     if result.timed_out:
-        return verdicts.hung(result)
+        if step := _next_pair(case, "hang"):
+            return step
+        return verdicts.hung(case.gpus, result, _contrast(case, "hang"), case.pairs)
+    if result.contradiction:
+        return unjudged.contradictory(result)
     if error is None:
-        return verdicts.unexplained(result, case.shm)
+        return unjudged.unexplained(result, case.shm)
     if error.kind is Kind.ENVIRONMENT:
-        return verdicts.environment(error, case.shm)
+        return unjudged.environment(error, case.shm)
     if error.code not in LOCALISABLE:
-        return verdicts.refused(error)
-    return _next_pair(case, "error") or verdicts.failed_class(
-        case.gpus, error, localise.contrast(len(case.gpus), case.pairs, "error")
-    )
+        return unjudged.refused(error)
+    if case.held:
+        return unjudged.held(error, case.held)
+    if step := _next_pair(case, "error"):
+        return step
+    return verdicts.failed_class(case.gpus, error, _contrast(case, "error"), case.signs)
+
+
+def _with_wishes(case: Case, passed: Verdict) -> Step | Verdict:
+    """The node is healthy; what do the workload's own variables make of it?"""
+    clean, wished = case.whole[-1], case.of(What.WISHES)
+    if not case.wishes or (wished is None and case.exhausted):
+        return passed
+    size = clean.step.size
+    if wished is None:
+        return _all(case, What.WISHES, size, wishes=case.wishes)
+    best = max(t.result.busbw or 0.0 for t in case.whole)
+    costly = wished.busbw is None or wished.busbw < COSTS * best
+    alone = {t.step.wishes[0]: t.result for t in case.taken if t.step.what is What.WISH}
+    left = [name for name in case.wishes[:MOST_WISHES] if name not in alone] if len(case.wishes) > 1 else []
+    if costly and left and not case.exhausted:
+        return _all(case, What.WISH, size, wishes=(left[0],))
+    guilty = [name for name, one in alone.items() if one.busbw is None or one.busbw < COSTS * best]
+    said = verdicts.wishes(tuple(guilty) or case.wishes, wished, best, costly=costly)
+    return replace(passed, reason=f"{passed.reason} {said}") if said else passed
+
+
+def _contrast(case: Case, mode: Mode) -> Contrast:
+    return localise.contrast(len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds)
 
 
 def _next_pair(case: Case, mode: Mode) -> Step | None:
-    pair = None if case.exhausted else localise.next_pair(len(case.gpus), case.pairs, mode)
+    if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
+        return None
+    kinds = {} if case.comparable else case.kinds
+    pair = localise.next_pair(len(case.gpus), case.pairs, mode, kinds)
     return Step(What.PAIR, pair, case.whole[-1].step.size) if pair is not None else None
 
 
+def _next_group(case: Case) -> Step | None:
+    """All GPUs but the next one that has not been left out yet: for a GPU that is slow only where many take part."""
+    count, without = len(case.gpus), case.without
+    left = [gpu for gpu in range(count) if gpu not in without]
+    if case.exhausted or not case.comparable or count < 4 or not left:
+        return None
+    rest = tuple(gpu for gpu in range(count) if gpu != left[0])
+    return Step(What.WITHOUT, rest, case.whole[-1].step.size)
+
+
 def _all(
-    case: Case, what: What, size: int, *, set_: Mapping[str, str] | None = None, unset: tuple[str, ...] = ()
+    case: Case,
+    what: What,
+    size: int,
+    *,
+    set_: Mapping[str, str] | None = None,
+    unset: tuple[str, ...] = (),
+    wishes: tuple[str, ...] = (),
 ) -> Step:
-    return Step(what, tuple(range(len(case.gpus))), size, set_ or {}, unset)
+    sweep = what is What.ALL and size.bit_count() == 1
+    return Step(what, tuple(range(len(case.gpus))), size, set_ or {}, unset, wishes, sweep)

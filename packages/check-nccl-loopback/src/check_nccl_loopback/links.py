@@ -6,8 +6,8 @@ Not knowing is fine: then only the model decides which floor holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import anyio
 from preflight_proto.check import Completed, Gpu, ToolMissing
@@ -18,52 +18,59 @@ __all__ = ["find", "parse_matrix"]
 
 PATIENCE: Final = 30.0
 _NVLINK_CAPABILITY: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
+_LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # nvml.h: nvmlGpuTopologyLevel_t
+NVLINK: Final = "NVLINK"
 _OK: Final = 0  # nvml.h: NVML_P2P_STATUS_OK
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 
 
-async def find(command: Command, gpus: Sequence[Gpu]) -> tuple[LinkClass, str]:
-    """The class of the pod's links, and who says so."""
+async def find(command: Command, gpus: Sequence[Gpu]) -> tuple[LinkClass, str, dict[tuple[int, int], str]]:
+    """The class of the pod's links, who says so, and what joins each pair of positions in ``gpus`` (``NVLINK``, or how far the pair is apart on PCIe)."""
     count = len(gpus)
     by_nvml = await anyio.to_thread.run_sync(_ask_nvml, [gpu.uuid for gpu in gpus], abandon_on_cancel=True)
     if by_nvml:
-        return _classify(by_nvml, count), "NVML"
+        return _classify(by_nvml, count), "NVML", by_nvml
     try:
         done = await command(["nvidia-smi", "topo", "-m"], PATIENCE)
     except ToolMissing:
-        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi"
+        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi", {}
     if done.returncode != 0 or done.timed_out:
-        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi"
-    return _classify(parse_matrix(done.stdout), count), "nvidia-smi"
+        return LinkClass.UNKNOWN, "neither NVML nor nvidia-smi", {}
+    place = {
+        gpu.index: position for position, gpu in enumerate(gpus)
+    }  # a GPU that is lost leaves a gap in the driver's numbers
+    matrix = parse_matrix(done.stdout)
+    pairs = {(place[one], place[other]): kind for (one, other), kind in matrix.items() if {one, other} <= place.keys()}
+    return _classify(pairs, count), "nvidia-smi", pairs
 
 
-def parse_matrix(stdout: str) -> dict[tuple[int, int], bool]:
-    """Pair → whether NVLink joins it, from the rows `GPU0 X NV18 …`; the columns of NICs are passed over."""
+def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
+    """Pair of the driver's numbers → ``NVLINK`` or the matrix's word for a way over PCIe (PIX, PXB, PHB, NODE, SYS), from the rows `GPU0 X NV18 …`; the columns of NICs are passed over."""
     lines = [_ESCAPES.sub("", line).split() for line in stdout.splitlines()]
     header = next((words for words in lines if words and words[0] == "GPU0" and "X" not in words), [])
     columns = [int(word[3:]) for word in header if re.fullmatch(r"GPU\d{1,3}", word)]
-    pairs: dict[tuple[int, int], bool] = {}
+    pairs: dict[tuple[int, int], str] = {}
     for words in lines:
         row = re.fullmatch(r"GPU(\d{1,3})", words[0]) if words else None
         if row is None or words is header or len(words) <= len(columns):
             continue
         for column, cell in zip(columns, words[1:], strict=False):
             if int(row[1]) < column:
-                pairs[int(row[1]), column] = re.fullmatch(r"NV\d+", cell) is not None
+                pairs[int(row[1]), column] = NVLINK if re.fullmatch(r"NV\d+", cell) else cell
     return pairs
 
 
-def _classify(pairs: dict[tuple[int, int], bool], count: int) -> LinkClass:
+def _classify(pairs: Mapping[tuple[int, int], str], count: int) -> LinkClass:
     if len(pairs) != count * (count - 1) // 2 or not pairs:
         return LinkClass.UNKNOWN
-    joined = set(pairs.values())
+    joined = {kind == NVLINK for kind in pairs.values()}
     return LinkClass.MIXED if len(joined) > 1 else LinkClass.NVLINK if True in joined else LinkClass.PCIE
 
 
-def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], bool]:
-    """Pair → whether NVLink joins it; empty when NVML cannot say."""
+def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
+    """Pair → what joins it; empty when NVML cannot say."""
     try:
         import pynvml
 
@@ -73,7 +80,9 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], bool]:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
         return {
-            (a, b): pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
+            (a, b): NVLINK
+            if pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
+            else _apart(handles[a], handles[b])
             for a in range(len(handles))
             for b in range(a + 1, len(handles))
         }
@@ -81,3 +90,13 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], bool]:
         return {}
     finally:
         pynvml.nvmlShutdown()
+
+
+def _apart(one: Any, other: Any) -> str:
+    """How far two GPUs are apart on PCIe, in nvidia-smi's words; PCIE where NVML cannot say."""
+    import pynvml
+
+    try:
+        return _LEVELS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other), "PCIE")
+    except (pynvml.NVMLError, AttributeError):
+        return "PCIE"

@@ -1,8 +1,8 @@
 """Which GPU? Two at a time, by contrast alone.
 
 A GPU is accused when it is bad with two partners that are good with somebody else. A good pair clears both of its ends; slow is
-relative to the pairs of this very node, so a node whose pairs are all alike accuses nobody. It holds only where all pairs are joined
-alike by design (:func:`.floors.uniform`).
+relative to the fastest pairs of the same kind of link on this very node, so a node whose pairs are all alike accuses nobody. Kinds of links
+need not be told apart where all pairs are joined alike by design (:func:`.floors.uniform`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from preflight_proto.check.nccl import Kind
 
 from .measurement import Measurement
 
-__all__ = ["Contrast", "Mode", "Pair", "contrast", "next_pair"]
+__all__ = ["Contrast", "Mode", "Pair", "contrast", "left_out", "next_pair"]
 
 GOOD: Final = 0.88
 BAD: Final = 0.80
 """Fractions of the reference pair; what lies between neither clears nor accuses."""
 WITNESSES: Final = 2
 """Known-good partners with which a GPU must be bad."""
+RESTORED: Final = 1.25
+"""Without the slow GPU the others are at least this much faster than with it."""
 
 Pair = tuple[int, int]
-Mode = Literal["slow", "wrong", "error"]
+Mode = Literal["slow", "wrong", "error", "hang"]
+Kinds = Mapping[Pair, str]
+"""What joins a pair, where that differs from pair to pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Contrast:
     reference: float = 0.0
 
 
-def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode) -> Pair | None:
+def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None) -> Pair | None:
     """The next pair to measure among ``count`` GPUs, None when nothing more can be learned.
 
     First the ring of neighbours, so that each GPU is seen with two partners; then each suspect with known-good GPUs that it has not met.
@@ -49,42 +53,63 @@ def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode) -> Pair 
     for pair in ring:
         if pair not in seen:
             return pair
-    good, suspects, _, _ = _sort(seen, mode)
+    good, suspects, _, _ = _sort(seen, mode, kinds)
     if len(suspects) > count // 2:
         return None
     for suspect in sorted(suspects):
         met = {_other(pair, suspect) for pair in seen if suspect in pair}
-        if len(_witnesses(suspect, seen, good, mode)) < WITNESSES and len(met) < WITNESSES + 2:
+        if len(_witnesses(suspect, seen, good, mode, kinds)) < WITNESSES and len(met) < WITNESSES + 2:
             for witness in sorted(good - met):
                 return _pair(suspect, witness)
     return None
 
 
-def contrast(count: int, seen: Mapping[Pair, Measurement], mode: Mode) -> Contrast:
+def contrast(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None) -> Contrast:
     """Whom the pairs seen so far accuse. More accused than a quarter of the GPUs are a matter of the node."""
-    good, suspects, bad, reference = _sort(seen, mode)
+    good, suspects, bad, reference = _sort(seen, mode, kinds)
     links = tuple(sorted(pair for pair in bad if set(pair) <= good))
-    accused = tuple(s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode)) >= WITNESSES)
+    accused = tuple(s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode, kinds)) >= WITNESSES)
     if len(accused) > max(1, count // 4):
         accused = ()
     return Contrast(accused, frozenset(good), links, reference)
 
 
-def _sort(seen: Mapping[Pair, Measurement], mode: Mode) -> tuple[set[int], set[int], set[Pair], float]:
-    """(known good, suspects, bad pairs, reference value)."""
-    values = sorted((m.busbw for m in seen.values() if m.busbw is not None and m.wrong == 0), reverse=True)
-    # An upper quantile: faults only slow things, and with three pairs one bad GPU spoils two.
-    reference = values[math.ceil(len(values) / 4) - 1] if values else 0.0
+def left_out(whole: float, without: Mapping[int, Measurement]) -> int | None:
+    """The one GPU without which the others are fast again, where no other's absence helps as much."""
+    speeds = {gpu: m.busbw for gpu, m in without.items() if m.right and m.busbw is not None}
+    restored = [gpu for gpu, speed in speeds.items() if speed >= RESTORED * whole]
+    return restored[0] if len(restored) == 1 and len(speeds) == len(without) else None
+
+
+def _sort(
+    seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None
+) -> tuple[set[int], set[int], set[Pair], float]:
+    """(known good, suspects, bad pairs, reference value of the fastest kind)."""
+    references = _references(seen, kinds)
     good: set[int] = set()
     touched: set[int] = set()
     bad: set[Pair] = set()
     for pair, m in seen.items():
+        reference = references.get(_kind(pair, kinds), 0.0)
         if _is_good(m, mode, reference):
             good.update(pair)
         elif _is_bad(m, mode, reference):
             bad.add(pair)
             touched.update(pair)
-    return good, touched - good, bad, reference
+    return good, touched - good, bad, max(references.values(), default=0.0)
+
+
+def _references(seen: Mapping[Pair, Measurement], kinds: Kinds | None) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for pair, m in seen.items():
+        if m.busbw is not None and m.wrong == 0:
+            values.setdefault(_kind(pair, kinds), []).append(m.busbw)
+    # An upper quantile: faults only slow things, and with three pairs one bad GPU spoils two.
+    return {kind: sorted(of, reverse=True)[math.ceil(len(of) / 4) - 1] for kind, of in values.items()}
+
+
+def _kind(pair: Pair, kinds: Kinds | None) -> str:
+    return kinds.get(pair, "") if kinds else ""
 
 
 def _is_good(m: Measurement, mode: Mode, reference: float) -> bool:
@@ -92,6 +117,8 @@ def _is_good(m: Measurement, mode: Mode, reference: float) -> bool:
 
 
 def _is_bad(m: Measurement, mode: Mode, reference: float) -> bool:
+    if mode == "hang":
+        return m.timed_out
     if m.timed_out or m.too_big:
         return False  # says nothing about either end
     if mode == "slow":
@@ -101,8 +128,10 @@ def _is_bad(m: Measurement, mode: Mode, reference: float) -> bool:
     return m.busbw is None and m.error is not None and m.error.kind is not Kind.ENVIRONMENT
 
 
-def _witnesses(suspect: int, seen: Mapping[Pair, Measurement], good: set[int], mode: Mode) -> set[int]:
-    _, _, bad, _ = _sort(seen, mode)
+def _witnesses(
+    suspect: int, seen: Mapping[Pair, Measurement], good: set[int], mode: Mode, kinds: Kinds | None
+) -> set[int]:
+    _, _, bad, _ = _sort(seen, mode, kinds)
     return {_other(pair, suspect) for pair in bad if suspect in pair} & good
 
 

@@ -16,11 +16,13 @@ WRONG_STATUSES = frozenset({1, 7})
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``busbw`` in GB/s is the better half of the row of exactly ``size`` bytes, since faults only slow things down.
+    """``busbw`` in GB/s is the better half of a row of exactly ``size`` bytes, since faults only slow things down; of several such rows the
+    worst.
 
-    ``wrong`` counts wrong elements, None where nothing was verified. Without ``busbw`` the run gave no result: ``error`` says why
-    where its output does, ``too_big`` that the GPUs' memory does not suffice for ``size``, ``status`` is the exit status
-    (negative for a signal), ``said`` the last words; ``stuck`` that not even SIGKILL ended it.
+    ``wrong`` counts wrong elements over all sizes that ran, None where one was not verified; ``wrong_size`` is the smallest size with any.
+    Without ``busbw`` the run gave no result: ``error`` says why where its output does, ``too_big`` that the GPUs' memory does not
+    suffice for ``size``, ``contradiction`` that size, time and bandwidths of its rows do not agree, ``status`` is the exit status
+    (negative for a signal), ``said`` the last words; ``stuck`` that not even SIGKILL ended it. ``curve`` holds what each size reached.
     """
 
     size: int
@@ -33,6 +35,10 @@ class Measurement:
     status: int = 0
     said: str = ""
     version: str = ""
+    contradiction: str = ""
+    wrong_size: int | None = None
+    library: str = ""
+    curve: tuple[tuple[int, float], ...] = ()
 
     @property
     def right(self) -> bool:
@@ -41,35 +47,65 @@ class Measurement:
 
 
 def read(
-    stdout: str, stderr: str, status: int, size: int, *, timed_out: bool = False, stuck: bool = False
+    stdout: str,
+    stderr: str,
+    status: int,
+    size: int,
+    *,
+    timed_out: bool = False,
+    stuck: bool = False,
+    gpus: int | None = None,
+    document: str = "",
 ) -> Measurement:
-    """What a run that was asked for ``size`` bytes has shown. Never raises."""
+    """What a run over ``gpus`` GPUs that was asked for ``size`` bytes has shown; ``document`` is its JSON, if any. Never raises."""
     report = parse.parse(stdout)
-    row = report.row(size)
+    written = parse.parse_json(document) if document else None
+    rows = (*report.rows, *(written.rows if written is not None else ()))
+    library = report.library or (written.library if written is not None else "")
     said = _last_words(stdout, stderr)
     if timed_out:
         return Measurement(size, timed_out=True, stuck=stuck, status=status, said=said, version=report.version)
-    wrong = _wrong(report, row)
-    if row is not None and (status == 0 or (status in WRONG_STATUSES and wrong)):
-        best = max(half.busbw for half in row.halves)
-        return Measurement(size, best, wrong, status=status, said=said, version=report.version)
+    asked = [row for row in rows if row.size == size]
+    tails = (report.out_of_bounds, written.out_of_bounds if written is not None else None)
+    bounds = max((count for count in tails if count is not None), default=None)
+    wrong, wrong_size = _wrong(rows, bounds)
+    if asked and (status == 0 or (status in WRONG_STATUSES and wrong)):
+        contradiction = next((why for row in asked if (why := row.contradiction(gpus))), "")
+        if contradiction and not wrong:
+            return Measurement(
+                size, status=status, said=said, version=report.version, library=library, contradiction=contradiction
+            )
+        best = min(max(half.busbw for half in row.halves) for row in asked)
+        curve = {row.size: max(half.busbw for half in row.halves) for row in rows}
+        return Measurement(
+            size,
+            best,
+            wrong,
+            status=status,
+            said=said,
+            version=report.version,
+            wrong_size=wrong_size,
+            library=library,
+            curve=tuple(sorted(curve.items())),
+        )
     error = classify(f"{stdout}\n{stderr}")
-    reduced = row is None and report.reduced_to is not None and report.reduced_to < size
+    reduced = not asked and report.reduced_to is not None and report.reduced_to < size
     out_of_memory = error is not None and error.code == "GPU_MEMORY"
     too_big = out_of_memory or (reduced and (error is None or status == 0))
-    return Measurement(size, None, None, error, too_big, status=status, said=said, version=report.version)
+    return Measurement(
+        size, None, None, error, too_big, status=status, said=said, version=report.version, library=library
+    )
 
 
-def _wrong(report: parse.Report, row: parse.Row | None) -> float | None:
-    """Wrong elements: the row's own count and the tail's, whichever is more."""
-    if row is None:
-        return None
-    if not row.counts_wrong:
-        return report.out_of_bounds  # the oldest era's column is a deviation; only the tail counts
-    counts = [half.wrong for half in row.halves]
-    if any(count is None for count in counts):
-        return None
-    return max(sum(count for count in counts if count is not None), report.out_of_bounds or 0)
+def _wrong(rows: tuple[parse.Row, ...], out_of_bounds: int | None) -> tuple[float | None, int | None]:
+    """Wrong elements, and the smallest size with any: the rows' own counts and the tail's, whichever is more."""
+    if any(not row.counts_wrong for row in rows):
+        return out_of_bounds, None  # the oldest era's column is a deviation; only the tail counts
+    by_row = {row.size: sum(half.wrong or 0 for half in row.halves) for row in rows}
+    counted = max(sum(by_row.values()), out_of_bounds or 0)
+    if not rows or (not counted and any(half.wrong is None for row in rows for half in row.halves)):
+        return None, None
+    return counted, min((size for size, count in by_row.items() if count), default=None)
 
 
 def _last_words(stdout: str, stderr: str) -> str:

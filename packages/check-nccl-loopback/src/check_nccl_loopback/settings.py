@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import gbps, setting, text, whole_number
+from preflight_proto.check import gbps, setting, size, text, whole_number
 from preflight_proto.check.settings import Parser
 from preflight_proto.check.topology import TopologySettings
 
 __all__ = ["Settings", "size_text"]
 
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_LEAST: Final = 1 << 20
-_MOST: Final = 64 << 30
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def _size() -> Parser[int]:
-    def parse(raw: str) -> int:
-        found = re.fullmatch(r"(\d{1,12})([KMG]?)i?B?", raw, re.IGNORECASE)
-        if found is None:
+def _assignments() -> Parser[tuple[tuple[str, str], ...]]:
+    def parse(raw: str) -> tuple[tuple[str, str], ...]:
+        pairs = tuple(tuple(word.split("=", 1)) for word in raw.split())
+        if not all(len(pair) == 2 and re.fullmatch(r"[A-Z][A-Z0-9_]*", pair[0]) for pair in pairs):
             raise ValueError
-        value = int(found[1]) * _UNITS[found[2].upper()]
-        # a whole number of floats for each of any number of ranks up to 16
-        if not _LEAST <= value <= _MOST or value % 64:
-            raise ValueError
-        return value
+        return pairs  # type: ignore[return-value]
 
-    return Parser(parse, "a size from 1M to 64G", "e.g. 1G or 256M", size_text)
+    return Parser(
+        parse,
+        "a list of NAME=value",
+        "e.g. NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring",
+        lambda value: " ".join(map("=".join, value)),
+        {"pattern": r"^\s*(?:[A-Z][A-Z0-9_]*=\S*(?:\s+|$))*$"},
+    )
 
 
 def size_text(size: int) -> str:
@@ -50,7 +50,7 @@ class Settings(TopologySettings):
     )
     size: int = setting(
         "NCCL_LOOPBACK_SIZE",
-        _size(),
+        size(1 << 20, 64 << 30, 64),  # a whole number of floats for each of any number of ranks up to 16
         default=1 << 30,
         help="bytes that are reduced; floors are known for 1G and some for 256M, any other size is measured only",
     )
@@ -59,6 +59,12 @@ class Settings(TopologySettings):
     )
     warmup: int = setting(
         "NCCL_LOOPBACK_WARMUP", whole_number(0, 1000), default=5, help="all-reduces before the clock starts"
+    )
+    environment: tuple[tuple[str, str], ...] = setting(
+        "PREFLIGHT_LOOPBACK_ENV",
+        _assignments(),
+        default=(),
+        help="the operator's variables for every run, separated by spaces, where this hardware needs some; the workload's never decide",
     )
     tool: str = setting(
         "NCCL_LOOPBACK_TOOL",

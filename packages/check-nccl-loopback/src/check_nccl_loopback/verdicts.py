@@ -19,21 +19,18 @@ from .settings import size_text
 
 __all__ = [
     "Bar",
-    "custom",
     "device",
-    "environment",
     "failed_class",
     "hung",
     "lost",
-    "memory",
-    "not_verified",
     "passed",
-    "refused",
     "slow",
+    "slow_without",
     "stuck",
     "topology",
-    "unexplained",
+    "unconfirmed",
     "unknown",
+    "wishes",
     "without_nvls",
     "wrong",
 ]
@@ -73,14 +70,21 @@ class Bar:
 # --- passed
 
 
-def passed(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
-    """Fast enough, and right."""
+def passed(gpus: Sequence[Gpu], bar: Bar, *, by_file: bool = False) -> Verdict:
+    """Fast enough, and right; ``by_file``: with the workload's topology file alone, which this kind of node needs."""
     held_to = (
         "the threshold set"
         if bar.floor is None or bar.limit != bar.floor.floor
         else f"the floor for {len(gpus)} {gpus[0].name}"
     )
-    return _pass("OK", f"{bar.text}, {held_to} is {bar.limit:g}; every element is right.", gpus, bar, judged=True)
+    needs = (
+        " with the workload's topology file, without which NCCL is slow here (map the instance type to a file)"
+        if by_file
+        else ""
+    )
+    return _pass(
+        "OK", f"{bar.text}{needs}, {held_to} is {bar.limit:g}; every element is right.", gpus, bar, judged=True
+    )
 
 
 def without_nvls(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
@@ -110,14 +114,31 @@ def unknown(gpus: Sequence[Gpu], bar: Bar, sizes: Sequence[int]) -> Verdict:
     )
 
 
-def custom(gpus: Sequence[Gpu], bar: Bar, variables: Sequence[str]) -> Verdict:
-    """Slow, with variables that make healthy hardware slow."""
+def unconfirmed(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
+    """Below a floor that one source alone knows: no ground to fail a node, and worth a look."""
+    assert bar.floor is not None
     return _pass(
-        "CUSTOM_NCCL_ENV",
-        f"{bar.text} is below {bar.limit:g}, but {', '.join(variables)} may be the reason, so nothing is judged; remove the variable to have it judged.",
+        "BELOW_ONE_SOURCE",
+        f"{bar.text} is below {bar.limit:g}, which one source alone gives for {len(gpus)} {gpus[0].name} ({bar.floor.source}); no GPU stands "
+        "out from the others, so nothing is judged; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged.",
         gpus,
         bar,
     )
+
+
+def wishes(names: Sequence[str], result: Measurement, clean: float, *, costly: bool) -> str:
+    """What the workload's own variables make of a healthy node; empty where they cost nothing."""
+    yours = "your " + " and ".join(names)
+    if result.busbw is None:
+        why = "did not end in time" if result.timed_out else result.error.says if result.error else f'"{result.said}"'
+        return f"With {yours}, NCCL fails on this healthy node: {why}."
+    if result.wrong:
+        return f"With {yours}, NCCL gets {result.wrong:g} wrong elements on this healthy node; remove the variable."
+    if not costly:
+        return ""
+    cost = round(100 * (1 - result.busbw / clean))
+    verb = "costs" if len(names) == 1 else "cost"
+    return f"For the workload: {yours} {verb} {cost} % ({result.busbw:.1f} instead of {clean:.1f} GB/s)."
 
 
 def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool = False) -> Verdict:
@@ -130,20 +151,32 @@ def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool
 # --- failed
 
 
-def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
-    """Below the floor. A GPU is named by contrast, fatally; a floor alone fails the run and quarantines nobody."""
+def slow(
+    gpus: Sequence[Gpu],
+    bar: Bar,
+    found: Contrast,
+    pairs: Mapping[Pair, Measurement],
+    signs: Sequence[Finding] = (),
+    *,
+    sure: bool = True,
+) -> Verdict:
+    """Below the floor, or below the siblings. A GPU is named by contrast; a floor alone fails the run and quarantines nobody.
+
+    ``sure``: the pairs are joined alike by design, so that contrast alone is fatal; elsewhere it needs one of ``signs`` beside it.
+    """
     by_pair = [
         f"{gpus[a].uuid}+{gpus[b].uuid}={m.busbw:.1f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None
     ]
     measured = {**bar.metadata, **({"pairs_gbps": " ".join(by_pair)} if by_pair else {})}
     clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
-    against = f"{bar.text} is below {bar.limit:g}"
+    against = f"{bar.text} is below {bar.limit:g}" if bar.limit is not None else bar.text
+    said = {sign.subject.gpu_uuid for sign in signs}
     if found.accused:
         findings = tuple(
             Finding(
                 "SLOW_GPU",
                 f"SLOW_GPU: NCCL is slow with {gpus[i].uuid} and fast between the other GPUs of the node",
-                fatal=True,
+                fatal=sure or gpus[i].uuid in said,
                 action=Action.CONTACT_SUPPORT,
                 subject=Subject(BANDWIDTH, gpus[i].uuid),
                 metadata={**measured, "reference_gbps": f"{found.reference:.2f}"},
@@ -161,33 +194,50 @@ def slow(gpus: Sequence[Gpu], bar: Bar, found: Contrast, pairs: Mapping[Pair, Me
     where = f"only the link between {links} is slow" if links else "no GPU stands out from the others"
     finding = Finding(
         "SLOW_NODE",
-        "SLOW_NODE: NCCL between the GPUs of this node is slower than its floor",
+        "SLOW_NODE: NCCL between the GPUs of this node is slower than it should be",
         fatal=False,
         action=Action.CONTACT_SUPPORT,
-        metadata=measured,
+        metadata={**measured, **({"links": links} if links else {})},
     )
-    reason = f"{against} twice, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
+    often = " twice" if bar.limit is not None else ""
+    reason = f"{against}{often}, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
     return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
 
 
+def slow_without(gpus: Sequence[Gpu], bar: Bar, alone: int, rest: Measurement, signs: Sequence[Finding]) -> Verdict:
+    """All pairs are alike, and without one GPU the others are fast: fatal where the driver knows something of that GPU too."""
+    uuid = gpus[alone].uuid
+    finding = Finding(
+        "SLOW_GPU",
+        f"SLOW_GPU: NCCL is slow with {uuid} and fast between the other GPUs of the node",
+        fatal=bool(signs),
+        action=Action.CONTACT_SUPPORT,
+        subject=Subject(BANDWIDTH, uuid),
+        metadata={**bar.metadata, "without_it_gbps": f"{rest.busbw or 0:.2f}"},
+    )
+    reason = f"{bar.text} is below {bar.limit:g}, and the others reach {rest.busbw or 0:.1f} without {uuid}; run dcgmi diag -r 3 on it."
+    return _failed("SLOW_GPU", reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar, subject=uuid)
+
+
 def topology(gpus: Sequence[Gpu], bar: Bar, without: float, path: str) -> Verdict:
-    """The workload's topology file makes a healthy node slow."""
+    """The topology file that the operator maps to this instance type makes a healthy node slow."""
     finding = Finding(
         "TOPOLOGY_FILE",
-        "TOPOLOGY_FILE: the topology file of a workload makes NCCL slow on this node",
+        "TOPOLOGY_FILE: the topology file of this instance type makes NCCL slow on this node",
         fatal=False,
         action=Action.NONE,
         metadata={**bar.metadata, "without_file_gbps": f"{without:.2f}", "file": path},
     )
-    reason = f"{bar.text} with NCCL_TOPO_FILE={path}, and {without:.1f} without it; the GPUs are healthy, mend or remove the file."
+    reason = f"{bar.text} with NCCL_TOPO_FILE={path}, and {without:.1f} without it; the GPUs are healthy; correct ncclTopology.instanceTypeMapping."
     return _failed("TOPOLOGY_FILE", reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar)
 
 
 def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
     """Data came out wrong. No threshold is involved, so this is fatal even where only the node can be named."""
-    metadata = {"wrong_elements": f"{result.wrong:g}", "size": size_text(result.size)}
+    size = size_text(result.wrong_size or result.size)
+    metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
     clears = _some(gpus, found.good, DATA)
-    count = f"{result.wrong:g} wrong elements in an all-reduce of {size_text(result.size)}"
+    count = f"{result.wrong:g} wrong elements in an all-reduce of {size}"
     if found.accused:
         findings = tuple(
             Finding(
@@ -214,9 +264,13 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
     return _failed("WRONG_DATA", reason, (finding,), clears=clears)
 
 
-def device(gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError) -> Verdict:
-    """A fault that only a device has; the GPU is named where NCCL printed its number."""
+def device(gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError, signs: Sequence[Finding] = ()) -> Verdict:
+    """A fault that only a device has; the GPU is named where NCCL printed its number, or where the counters of one GPU alone grew."""
     gpu = gpus[ran[error.device]].uuid if error.device is not None and error.device < len(ran) else None
+    if gpu is None:
+        codes = {"GPU_ECC": ("ECC_UNDER_LOAD", "ROW_REMAP_PENDING"), "GPU_NVLINK": ("NVLINK_RECOVERY", "NVLINK_DOWN")}
+        counted = {sign.subject.gpu_uuid for sign in signs if sign.code in codes.get(error.code, ())}
+        gpu = counted.pop() if len(counted) == 1 else None
     subject = Subject(DEVICE, gpu) if gpu is not None else Subject()
     where = gpu or "a GPU of this node"
     finding = Finding(
@@ -262,15 +316,16 @@ def stuck(result: Measurement) -> Verdict:
     return _failed("DRIVER_HANG", reason, (finding,))
 
 
-def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast) -> Verdict:
-    """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast names."""
+def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast, signs: Sequence[Finding] = ()) -> Verdict:
+    """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast names and the driver's counters too."""
     named = [gpus[i].uuid for i in found.accused]
+    said = {sign.subject.gpu_uuid for sign in signs}
     subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
     findings = tuple(
         Finding(
             error.code,
             f"{error.code}: {error.says} on {subject.gpu_uuid or 'this node'}",
-            fatal=bool(named) and error.fatal,
+            fatal=subject.gpu_uuid in said and bool(named) and error.fatal,
             action=error.action,
             subject=subject,
             metadata={"line": error.line},
@@ -311,56 +366,38 @@ def _failed(
 # --- inconclusive
 
 
-def environment(error: NcclError, shm: str) -> Verdict:
-    """The container or the node's software lacks something; it says nothing about the GPUs."""
-    room = f" ({shm})" if error.code == "SHM_FULL" and shm else ""
-    return Verdict.inconclusive(error.code, f'{error.says}{room} ("{error.line}"); {error.fix}.')
-
-
-def memory(result: Measurement) -> Verdict:
-    """Even the smallest size does not fit."""
-    return Verdict.inconclusive(
-        "GPU_MEMORY",
-        f"the GPUs' memory does not suffice for {size_text(result.size)}; find what else holds memory on them (nvidia-smi).",
-    )
-
-
-def refused(error: NcclError) -> Verdict:
-    """NCCL was asked for something it refuses, or gave up waiting."""
-    return Verdict.inconclusive(error.code, f'{error.says} ("{error.line}"); no verdict about the GPUs.')
-
-
-def not_verified(result: Measurement) -> Verdict:
-    """A bandwidth without correctness is no pass."""
-    return Verdict.inconclusive(
-        "NOT_VERIFIED",
-        f'all_reduce_perf {result.version} compared no element ("{result.said}"); is it a patched build?',
-    )
-
-
-def hung(result: Measurement) -> Verdict:
-    """The time was up."""
+def hung(gpus: Sequence[Gpu], result: Measurement, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
+    """The time was up. Where some pairs end and others do not, those that do not are named; a hang is not fatal (ADR-026)."""
     last = f'; its last words: "{result.said}"' if result.said else ""
+    hanging = [pair for pair, one in sorted(pairs.items()) if one.timed_out]
+    if hanging and any(one.right for one in pairs.values()):
+        named = [gpus[i].uuid for i in found.accused]
+        subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
+        text = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in hanging)
+        findings = tuple(
+            Finding(
+                "NCCL_HANG",
+                f"NCCL_HANG: an all-reduce hangs with {subject.gpu_uuid or 'some GPUs of this node'} and ends between the others",
+                fatal=False,
+                action=Action.NONE,
+                subject=subject,
+                metadata={"pairs": text},
+            )
+            for subject in subjects
+        )
+        who = f"; each has {', '.join(named)}" if named else ""
+        return _failed(
+            "NCCL_HANG",
+            f"the all-reduce of all GPUs hangs, and so does that of {text}, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
+            findings,
+            clears=_some(gpus, found.good, DEVICE),
+            subject=named[0] if named else "",
+        )
+    if pairs and all(one.right for one in pairs.values()):
+        last += "; every pair of neighbours works alone"
     return Verdict.inconclusive(
         "CHECK_TIMEOUT",
         f"all_reduce_perf did not end in time{last}; raise CHECK_TIMEOUT if this hardware is just slow to start, else see the driver's log on the node.",
-    )
-
-
-_SIGNALS = {7: "; is /dev/shm large enough?", 9: "; did it meet the container's memory limit?"}
-
-
-def unexplained(result: Measurement, shm: str) -> Verdict:
-    """It ended without a result and without a reason."""
-    if result.status < 0 or result.status > 128:
-        signal = -result.status if result.status < 0 else result.status - 128
-        hint = _SIGNALS.get(signal, "")
-        return Verdict.inconclusive(
-            "TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}'
-        )
-    return Verdict.inconclusive(
-        "NO_RESULT",
-        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.said}"); see the lines above.',
     )
 
 

@@ -1,0 +1,228 @@
+"""The check beside a driver: an NVML in C says what of a GPU is sick, missing or sliced, before, under and after the load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+
+FAKES = Path(__file__).resolve().parents[3] / "e2e" / "fakes"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler here: the NVML stand-in cannot be built")
+H100 = "NVIDIA H100 80GB HBM3"
+FACTS = {"tests": "2.19.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 1}
+HEALTHY = {
+    "remap_pending": 0,
+    "remap_failed": 0,
+    "ecc": 0,
+    "links": 18,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+    "pcie_generation": 5,
+    "pcie_generation_max": 5,
+    "pcie_replays_grow": 0,
+    "link_recovery_grows": 0,
+    "processes": 0,
+    "reasons": 0,
+    "recovery_action": 0,
+}
+
+Go = Callable[..., CheckRun]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    assert COMPILER is not None
+    source = FAKES / "nvml" / "nvml.c"
+    subprocess.run(
+        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True
+    )
+    return folder
+
+
+@pytest.fixture
+def connector(tmp_path: Path) -> Iterator[FakeConnector]:
+    with FakeConnector(tmp_path / "connector.sock") as running:
+        yield running
+
+
+@pytest.fixture
+def go(connector: FakeConnector, tmp_path: Path, library: Path) -> Go:
+    """Run the check on eight GPUs; ``sick`` is what the driver says of GPU 3 besides, ``nccl`` what nccl-tests finds."""
+
+    def run(sick: dict[str, Any], *, count: int = 8, nccl: dict[str, Any] | None = None, **variables: str) -> CheckRun:
+        gpus = [
+            {
+                "uuid": f"GPU-{i}",
+                "name": H100,
+                "pci": f"00000000:{i:02X}:00.0",
+                "link": "nvlink",
+                "serial": f"165000{i}",
+            }
+            | {name: str(value) for name, value in (HEALTHY | (sick if i == 3 else {})).items()}
+            for i in range(count)
+        ]
+        node = tmp_path / "node.json"
+        node.write_text(json.dumps({"gpus": gpus, "nccl": {**FACTS, **(nccl or {})}}))
+        given = {
+            "PATH": f"{FAKES}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "LD_LIBRARY_PATH": str(library),
+            "FAKE_NODE_JSON": str(node),
+            "NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu["uuid"]) for gpu in gpus),
+            "EXPECTED_GPUS": str(count),
+            **variables,
+        }
+        return run_check(
+            [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"],
+            connector,
+            tmp_path,
+            given,
+            check="nccl-loopback",
+        )
+
+    return run
+
+
+def raised(connector: FakeConnector) -> list[tuple[object, ...]]:
+    return [
+        (
+            e.check_name.removeprefix("NCCLLoopbackTest"),
+            e.error_code[0],
+            e.is_fatal,
+            *(x.entity_value for x in e.entities_impacted),
+        )
+        for e in connector.events
+        if not e.is_healthy
+    ]
+
+
+def test_a_healthy_driver_changes_nothing_and_clears_the_scan(go: Go, connector: FakeConnector) -> None:
+    ran = go({})
+    assert (ran.exit_code, ran.result.code, raised(connector)) == (0, "OK", [])
+    assert "NCCLLoopbackTestScan" in {event.check_name for event in connector.events}
+    assert any("NVML lists 8 GPU(s)" in line for line in ran.lines)
+
+
+@pytest.mark.parametrize(
+    ("sick", "code"),
+    [
+        ({"remap_pending": 1}, "ROW_REMAP_PENDING"),
+        ({"remap_failed": 1}, "ROW_REMAP_FAILED"),
+        ({"recovery_action": 2}, "RECOVERY_NEEDED"),
+        ({"links_up": 17}, "NVLINK_DOWN"),
+    ],
+)
+def test_what_the_driver_knows_is_fatal_before_any_load(
+    go: Go, connector: FakeConnector, sick: dict[str, int], code: str
+) -> None:
+    ran = go(sick)
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, code, "GPU-3")
+    assert raised(connector) == [("Scan", code, True, "GPU-3")]
+    assert not any(line.startswith("running:") for line in ran.lines)
+
+
+@pytest.mark.parametrize(
+    ("sick", "code", "fatal"),
+    [
+        ({"ecc_grows": 1}, "ECC_UNDER_LOAD", True),
+        ({"link_recovery_grows": 1}, "NVLINK_RECOVERY", False),
+        ({"pcie_width": 4}, "PCIE_WIDTH", False),
+        ({"pcie_generation": 1}, "PCIE_GENERATION", False),
+    ],
+)
+def test_full_bandwidth_hides_nothing_that_the_driver_counts(
+    go: Go, connector: FakeConnector, sick: dict[str, int], code: str, fatal: bool
+) -> None:
+    ran = go(sick)
+    assert (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.subject) == (1, "failed", code, "GPU-3")
+    assert ("Scan", code, fatal, "GPU-3") in raised(connector)
+
+
+@pytest.mark.parametrize(
+    ("sick", "code"),
+    [
+        ({"ecc": 2}, "ECC_UNCORRECTABLE"),
+        ({"pcie_replays_grow": 20}, "PCIE_REPLAYS"),
+        ({"reasons": 0x48}, "HW_THERMAL_SLOWDOWN"),
+        ({"links_up": 0}, "NVLINK_DOWN"),
+    ],
+)
+def test_what_is_only_notable_passes_with_one_event(
+    go: Go, connector: FakeConnector, sick: dict[str, int], code: str
+) -> None:
+    ran = go(sick)
+    assert (ran.exit_code, ran.result.outcome) == (0, "passed")
+    assert raised(connector) == [("Scan", code, False, "GPU-3")]
+
+
+def test_why_a_run_was_slow_is_in_its_reason(go: Go, connector: FakeConnector) -> None:
+    ran = go({"reasons": 0x80}, nccl={"rings": 150.0, "nvls": 0})
+    assert (ran.exit_code, ran.result.code) == (1, "SLOW_NODE")
+    assert "the power supply slows the clocks down" in ran.lines[-1]
+
+
+def test_a_gpu_that_fell_off_the_bus_is_named_and_fatal(go: Go, connector: FakeConnector) -> None:
+    ran = go({"lost": "GPU is lost"})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_MISSING", "GPU-3")
+    assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
+
+
+def test_an_unknown_error_of_nvml_and_of_nvidia_smi_are_two_sources(go: Go, connector: FakeConnector) -> None:
+    go({"lost": "Unknown Error"})
+    assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
+
+
+def test_a_gpu_that_is_cut_into_slices_is_skipped(go: Go, connector: FakeConnector) -> None:
+    ran = go({"mig": 1}, count=4)
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")
+
+
+def test_an_error_class_beside_foreign_processes_accuses_nobody(go: Go, connector: FakeConnector) -> None:
+    ran = go({"processes": 2}, nccl={"fails": "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"})
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "GPU_OCCUPIED")
+    assert not any(fatal for _, _, fatal, *_ in raised(connector))
+
+
+def test_record_writes_what_the_tools_print_without_serials_and_names(go: Go, tmp_path: Path, library: Path) -> None:
+    go({})
+    environ = {
+        "PATH": f"{FAKES}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": str(library),
+        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(f"GPU-{i}" for i in range(8)),
+        "NODE_NAME": "gpu-node-17",
+        "API_TOKEN": "secret",
+    }
+    target = tmp_path / "sample.json"
+    done = subprocess.run(
+        [sys.executable, "-c", "from check_nccl_loopback.check import main; main()", "record", str(target)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    text = target.read_text()
+    sample = json.loads(text)
+    assert [gpu["name"] for gpu in sample["gpus"]] == [H100] * 8
+    assert len(sample["before"]) == len(sample["after"]) == 8
+    by_json = [run for run in sample["runs"] if run.get("json")]
+    assert len(by_json) == 1
+    assert json.loads(by_json[0]["json"])["results"][0]["size"] == 1 << 30
+    for private in ("1650003", "gpu-node-17", "secret", "FAKE_NODE_JSON"):
+        assert private not in text
+
+
+def test_record_refuses_an_option() -> None:
+    command = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()", "record", "--all"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (2, "usage: check-nccl-loopback record [FILE]\n")
