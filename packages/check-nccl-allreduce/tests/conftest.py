@@ -14,5 +14,12 @@ from gangs import Gang
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Gang]:
     """Real check processes with rosters in folders; whatever they leave behind fails the test."""
+    with Gang(tmp_path, preloaded=True) as one:
+        yield one
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Iterator[Gang]:
+    """The same, and each check starts its agent itself, which loads torch, as it does in the image."""
     with Gang(tmp_path) as one:
         yield one

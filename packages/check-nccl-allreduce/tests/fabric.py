@@ -1,4 +1,9 @@
-"""Gangs on a network of shaped links: one namespace for each member, around switches that are bridges. Needs root, ip and tc."""
+"""Gangs on a network of shaped links: one namespace for each member, around switches that are bridges. Needs root, ip and tc.
+
+Each node has two links in a row, both shaped both ways: its adapter, and the cable from there to its switch. What a node sends to its own
+address leaves by its adapter and comes back by it, as with a NIC that loops back: so a slow adapter is slow to the node itself, and a slow
+cable is not.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,11 @@ from preflight_e2e.fault import LINE
 SICK = 80
 """Mbit/s of a slow link: 40 % of a healthy one, of which gloo makes bus bandwidth nearly all."""
 
+ACCEPTS = "/proc/sys/net/ipv4/conf/{}/accept_local"
+"""Whether what comes in by a device may have an address of this node as its source."""
+ROUND = "200"
+"""The routing table that has a node's own address beyond its adapter."""
+
 _numbers = itertools.count()
 
 
@@ -26,10 +36,10 @@ def may_shape() -> bool:
     name = f"pf-try-{os.getpid()}"
     if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0:
         return False
-    shape = ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "lo", "root", "tbf", *tbf(100)]
-    worked = subprocess.run(shape, capture_output=True, check=False).returncode == 0
+    shape = f"tc qdisc add dev lo root tbf {' '.join(tbf(100))} && echo 1 > {ACCEPTS.format('lo')}"
+    worked = subprocess.run(["ip", "netns", "exec", name, "sh", "-c", shape], capture_output=True, check=False)
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-    return worked
+    return worked.returncode == 0
 
 
 def tbf(rate: int) -> list[str]:
@@ -43,8 +53,8 @@ def run(*words: str) -> None:
 class SwitchedGang(Gang):
     """What each member sends and receives is shaped on its link to the switch. Nothing of the network outlives it."""
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, *, preloaded: bool = False) -> None:
+        super().__init__(home, preloaded=preloaded)
         self.prefix = f"pf-{os.getpid()}-{next(_numbers)}"
         self.names: list[str] = []
         self.hub = f"{self.prefix}-hub"
@@ -71,17 +81,44 @@ class SwitchedGang(Gang):
             name = f"{self.prefix}-{rank}"
             self._namespace(name)
             self.names.append(name)
+            self._bridge(f"nic{rank}")
             run("ip", "-n", self.hub, "link", "add", f"pf{rank}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", "hub", "up")
+            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", f"nic{rank}", "up")
+            run("ip", "-n", self.hub, "link", "add", f"cable{rank}", "type", "veth", "peer", "name", f"port{rank}")
+            run("ip", "-n", self.hub, "link", "set", f"cable{rank}", "master", f"nic{rank}", "up")
+            run("ip", "-n", self.hub, "link", "set", f"port{rank}", "master", "hub", "up")
+            run("ip", "-n", name, "link", "set", "eth0", "addrgenmode", "none")
             run("ip", "-n", name, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
+            self._loop_back(rank)
             self.shape(rank, LINE)
 
-    def shape(self, rank: int, sends: int, receives: int | None = None) -> None:
-        """Mbit/s of one member's link."""
-        self._tbf(self.names[rank], "eth0", sends)
-        self._tbf(self.hub, f"pf{rank}", receives or sends)
+    def _loop_back(self, rank: int) -> None:
+        """What this node sends to itself goes out by its adapter, which hands it back."""
+        name, address = self.names[rank], self.address(rank)
+        run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "type", "bridge_slave", "hairpin", "on")
+        inside = ("ip", "netns", "exec", name)
+        settings = "; ".join(f"echo 0 > /proc/sys/net/ipv4/conf/{device}/rp_filter" for device in ("all", "eth0"))
+        run(*inside, "sh", "-e", "-c", f"echo 1 > {ACCEPTS.format('eth0')}; {settings}")
+        run("ip", "-n", name, "rule", "add", "pref", "10", "iif", "lo", "to", address, "lookup", ROUND)
+        run("ip", "-n", name, "rule", "add", "pref", "100", "lookup", "local")
+        run("ip", "-n", name, "rule", "del", "pref", "0")
+        run("ip", "-n", name, "route", "add", address, "dev", "eth0", "scope", "link", "src", address, "table", ROUND)
+        own = subprocess.run(
+            (*inside, "cat", "/sys/class/net/eth0/address"), check=True, capture_output=True, text=True
+        )
+        hardware = own.stdout.strip()
+        run("ip", "-n", name, "neigh", "replace", address, "lladdr", hardware, "dev", "eth0", "nud", "permanent")
+
+    def shape(self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False) -> None:
+        """Mbit/s of one member's adapter, or of the cable ``beyond`` it; the other one is healthy."""
+        speeds = (sends, receives or sends)
+        adapter, cable = ((LINE, LINE), speeds) if beyond else (speeds, (LINE, LINE))
+        self._tbf(self.names[rank], "eth0", adapter[0])
+        self._tbf(self.hub, f"pf{rank}", adapter[1])
+        self._tbf(self.hub, f"cable{rank}", cable[0])
+        self._tbf(self.hub, f"port{rank}", cable[1])
 
     def shape_path(self, sender: int, receiver: int, rate: int) -> None:
         """Mbit/s of what one member sends to one other; the rest of its link stays healthy."""
@@ -102,7 +139,7 @@ class SwitchedGang(Gang):
             run("ip", "-n", self.hub, "link", "set", device, "master", bridge, "up")
             self._tbf(self.hub, device, rate)
         for rank in ranks:
-            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", "leaf")
+            run("ip", "-n", self.hub, "link", "set", f"port{rank}", "master", "leaf")
 
     def _namespace(self, name: str) -> None:
         self._hosts.append(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,11 +13,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import preloaded
 import pytest
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import Result, from_termination
@@ -25,17 +27,20 @@ from preflight_proto.roster import Roster
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
-MUTANTS = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; " + CHECK
+DEFECTIVE = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; "
+MUTANTS = DEFECTIVE + CHECK
 """The check with a defective agent; see ``mutants``."""
 TOKEN = "the-gangs-own-token"
-WITHIN = 50.0
+WITHIN = 80.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody holds, below those that the kernel gives to outgoing connections: none takes it meanwhile."""
+    for port in random.sample(range(15000, 30000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            return port
+    raise AssertionError("a hundred ports below 30000 are all in use")
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Ended:
 
 @dataclass
 class Member:
-    """One member's process, with its folders. ``lines`` grows while it runs."""
+    """One member's process, with its folders. ``lines`` grows while it runs, and ``heard`` by when each was read (monotonic)."""
 
     rank: int
     home: Path
@@ -57,6 +62,7 @@ class Member:
     connector: FakeConnector
     popen: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
+    heard: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -65,6 +71,7 @@ class Member:
     def _read(self) -> None:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
+            self.heard.append(time.monotonic())
             self.lines.append(line.rstrip())
 
     @property
@@ -114,18 +121,27 @@ def marked() -> Iterator[tuple[int, str]]:
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            where = str((entry / "cwd").readlink())  # of those that were forked from the loaded process
         except OSError:
             continue
-        for variable in variables:
-            if variable.startswith(b"TEST_HOME=") and state != "Z":
-                yield int(entry.name), variable.removeprefix(b"TEST_HOME=").decode()
+        marks = [
+            variable.removeprefix(b"TEST_HOME=").decode()
+            for variable in variables
+            if variable.startswith(b"TEST_HOME=")
+        ]
+        if state != "Z":
+            yield from ((int(entry.name), mark) for mark in marks or [where])
 
 
 class Gang:
-    """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no process is left."""
+    """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no process is left.
 
-    def __init__(self, home: Path) -> None:
+    ``preloaded``: its agents come from a process that has torch loaded, and so cost next to nothing; see ``preloaded``.
+    """
+
+    def __init__(self, home: Path, *, preloaded: bool = False) -> None:
         self.home = home
+        self.preloaded = preloaded
         self.members: dict[int, Member] = {}
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
@@ -210,6 +226,9 @@ class Gang:
             "PYTHONPATH": str(Path(__file__).parent),
             **variables,
         }
+        if self.preloaded:
+            given[preloaded.PLACE] = preloaded.place()
+            code = f"from check_nccl_allreduce import launch; launch.AGENT = 'preloaded'; {code.replace(DEFECTIVE, '')}"
         popen = subprocess.Popen(
             self.command(rank, code),
             env=environment(connector, home, given),
@@ -233,6 +252,7 @@ class Gang:
             master_port=self.master_port,
             control_port=self.control_port,
             token=TOKEN,
+            successors=tuple((one, self.address(one)) for one in range(1, self.size)),
         )
 
     def seal(self, *ranks: int, generation: int = 1) -> None:

@@ -70,6 +70,34 @@ def before_reduce(act: Callable[[], None]) -> None:
     dist.all_reduce = reduce
 
 
+def on_the_way_in(spoil: Callable[[Any], None]) -> None:
+    """Have ``spoil(data)`` go before each large all-reduce of the mutant rank: its part of the sum is wrong, for all."""
+    import torch.distributed as dist
+
+    real = dist.all_reduce
+
+    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensor.numel() > 1 and mine():
+            spoil(tensor)
+        return real(tensor, *args, **kwargs)
+
+    dist.all_reduce = reduce
+
+
+def give_twice(data: Any) -> None:
+    data.mul_(2)
+
+
+def give_nothing(data: Any) -> None:
+    data.zero_()
+
+
+def give_flipped_bits(data: Any) -> None:
+    import torch
+
+    data.view(torch.int32)[12352:12384] ^= 1 << 22
+
+
 def swap_chunks(data: Any, _: Any) -> None:
     half = data.numel() // 2
     first = data[:half].clone()
@@ -133,6 +161,11 @@ def ecc() -> None:
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
+def say_tcp() -> None:
+    """What NCCL prints where it found nothing better, which gloo does not."""
+    print("node-1:77:123 [0] NCCL INFO Using network Socket", flush=True)
+
+
 def die_at_launch() -> None:
     """torchrun itself is killed where the ranks should meet."""
     real = agent.launch
@@ -148,10 +181,9 @@ def die_at_launch() -> None:
 def stuck() -> None:
     """The mutant rank hangs, and cannot be killed: it says of itself that it sits in the kernel."""
     before_reduce(hang)
-    vars(agent)["DEATH_WITHIN"] = 1.0
     if os.environ["TEST_HOME"].endswith(f"rank-{os.environ['MUTANT_RANK']}"):
-        agent.kill = lambda child: None
-        agent.state = lambda pid: "D"
+        vars(agent)["kill"] = lambda pid: None
+        agent.asleep = lambda left: True
 
 
 def slow() -> None:
@@ -213,12 +245,18 @@ SPOILT = {
     "dropped-rank": take_away,
     "previous-iteration": hand_out_old,
 }
+GIVEN = {
+    "part-doubled": give_twice,
+    "part-dropped": give_nothing,
+    "part-with-flipped-bits": give_flipped_bits,
+}
 ACTS = {
     "die": die,
     "crash": crash,
     "hang": hang,
     "stop": stop,
     "ecc": ecc,
+    "tcp": say_tcp,
     "topology-file": obey_topology_file,
 }
 PREPARED = {
@@ -235,6 +273,8 @@ def main() -> None:
     what = os.environ["MUTANT"]
     if what in SPOILT:
         after_reduce(SPOILT[what])
+    elif what in GIVEN:
+        on_the_way_in(GIVEN[what])
     elif what in ACTS:
         before_reduce(ACTS[what])
     elif what in PREPARED:

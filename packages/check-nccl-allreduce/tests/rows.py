@@ -14,12 +14,14 @@ from fabric import SwitchedGang
 from gangs import Gang, Member
 from preflight_e2e.fault import Act, Fault
 
-__all__ = ["Discarded", "play", "play_together"]
+__all__ = ["Discarded", "idle_share", "play", "play_together", "processors"]
 
 LOADED_WITHIN = 120.0
 """Seconds for torch to be imported, several times at once on whatever machine this is; no row's own time."""
 IDLE = 0.2
 """Of the processors' time, at least, while links are measured: below it the machine is measured, not the links."""
+APART = 3.0
+"""Seconds that stand for those in which somebody else's traffic ends: nobody else is on these links, and time is all that it costs."""
 GONE = ("kill", "stop")
 """What is done to a member whose own end says nothing."""
 
@@ -55,7 +57,7 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
     ``loaded`` is called once torch is, before the rosters are sealed.
     """
     with ExitStack() as stack:
-        gang = stack.enter_context(SwitchedGang(home) if row.on_links else Gang(home))
+        gang = stack.enter_context((SwitchedGang if row.on_links else Gang)(home, preloaded=True))
         gang.size = row.members
         if isinstance(gang, SwitchedGang):
             _shape(row, gang)
@@ -71,7 +73,7 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
         for rank in members if row.patience is None else ():
             gang.members[rank].said("torch is loaded", LOADED_WITHIN)
         loaded()
-        before = _processors()
+        before = processors()
         gang.seal(*members)
         begun = time.monotonic()
         try:
@@ -83,25 +85,26 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
                 _do(gang.members[act.member], act)
             _compare(row, gang, begun)
         except AssertionError as error:
-            if row.on_links and (idle := _idle(before, _processors())) < IDLE:
+            if row.on_links and (idle := idle_share(before, processors())) < IDLE:
                 raise Discarded(f"the processors were idle for {idle:.0%} of the run, less than {IDLE:.0%}") from error
             raise
 
 
-def _processors() -> tuple[int, int]:
+def processors() -> tuple[int, int]:
     """(idle, all) since the machine's start, in ticks."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def _idle(before: tuple[int, int], after: tuple[int, int]) -> float:
+def idle_share(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Of the processors' time between two readings of :func:`processors`."""
     return (after[0] - before[0]) / max(after[1] - before[1], 1)
 
 
 def _shape(row: Fault, gang: SwitchedGang) -> None:
     gang.join(row.members)
     for link in row.links:
-        gang.shape(link.member, link.sends, link.receives)
+        gang.shape(link.member, link.sends, link.receives, beyond=link.beyond)
     for lane in row.lanes:
         gang.shape_path(lane.sender, lane.receiver, lane.mbit)
     if row.uplink is not None:
@@ -110,8 +113,8 @@ def _shape(row: Fault, gang: SwitchedGang) -> None:
 
 def _code(row: Fault) -> str:
     """The check, with a defective agent and other patience where the row says so."""
-    changes = ["from check_nccl_allreduce import check, launch"]
-    changes += ["launch.AGENT = 'mutants'"] if row.defect else []
+    changes = ["from check_nccl_allreduce import check", "from check_nccl_allreduce.localise import score"]
+    changes += [f"score.APART = {APART}"]
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
     if row.defect is not None and row.defect.what == "topology-file":
         changes += ["import doubles", "doubles.gloo_gets_a_topology_file()"]
@@ -120,6 +123,7 @@ def _code(row: Fault) -> str:
 
 def _variables(row: Fault, gang: Gang) -> dict[str, str]:
     given = {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015", "NCCL_ALLREDUCE_SIZE": "4Mi"} if row.on_links else {}
+    given |= {"CHECK_TIMEOUT": "90s"} if row.on_links else {}
     given["GANG_TIMEOUT"] = "150s"
     if row.patience is not None:
         given["GANG_TIMEOUT"] = "1s"

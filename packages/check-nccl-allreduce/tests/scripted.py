@@ -53,7 +53,7 @@ class Scripted:
     async def end(self) -> None:
         pass
 
-    async def fork(self, count: int, first_rank: int) -> None:
+    async def fork(self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None]) -> None:
         pass
 
     async def open(self, number: int, address: str) -> Opened:

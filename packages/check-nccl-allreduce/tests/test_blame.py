@@ -24,7 +24,8 @@ def test_the_slow_node_alone_is_blamed(nodes: int) -> None:
 def test_all_members_on_the_slow_node_report_it() -> None:
     world = World(4, slow(2, 3), pods=2)
     assert world.run().blamed == {2: "NODE_SLOW", 3: "NODE_SLOW"}
-    assert all(len(group) == 4 for one in world.probes() for group in one.order.groups)
+    assert {len(group) for one in world.probes() for group in one.order.groups if not one.order.hairpins} == {4}
+    assert {len(group) for one in world.probes() for group in one.order.groups if one.order.hairpins} == {2}
 
 
 def test_each_member_of_a_probe_has_ranks_of_its_own() -> None:
@@ -32,8 +33,9 @@ def test_each_member_of_a_probe_has_ranks_of_its_own() -> None:
     world.run()
     for one in world.probes():
         for index, group in enumerate(one.order.groups):
-            assert [one.order.bases[rank] for rank in group] == [0, 1, 2, 3]
-            assert one.order.worlds[index] == 4
+            count = 2 if one.order.hairpins else 4
+            assert [one.order.bases[rank] for rank in group] == list(range(count))
+            assert one.order.worlds[index] == count
 
 
 def test_a_gang_that_passes_is_asked_for_no_probe() -> None:
@@ -48,16 +50,82 @@ def test_where_all_are_slow_nobody_is_blamed() -> None:
 
 
 def test_two_nodes_are_named_as_a_pair() -> None:
-    world = World(2, slow(1))
-    verdict = world.run()
+    verdict = World(2, lambda group: dict.fromkeys(group, took(HEALTHY))).run()
     assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("LOW_BANDWIDTH", {}, "node-0, node-1")
-    assert world.probes() == []
+    assert verdict.named == {}
+
+
+def test_of_two_nodes_the_one_that_is_slow_to_itself_too_is_blamed() -> None:
+    verdict = World(2, slow(1)).run()
+    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("LOW_BANDWIDTH", {1: "NODE_SLOW"}, "node-1")
+    [own] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, 1))
+    assert "evidence: path, local" in own.metadata["evidence"]
+
+
+def test_of_two_nodes_without_time_to_look_again_the_slow_one_is_named_with_what_would_settle_it() -> None:
+    verdict = World(2, slow(1), left=40.0).run()
+    assert (verdict.blamed, verdict.metadata["named"]) == ({}, "node-1")
+    assert "measure it again, at least 45 s after the first time" in verdict.named[1]
+
+
+def test_after_hairpins_a_pair_has_new_workers_that_go_over_the_network_again() -> None:
+    world = World(2, slow(1))
+    world.run()
+    assert [(bool(one.order.hairpins), one.order.fresh) for one in world.probes()] == [
+        (True, False),
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+
+
+def beyond(one: int) -> Answer:
+    """What lies between this node's adapter and the others is slow."""
+    return lambda group: dict.fromkeys(group, took(HEALTHY * (3 if one in group and len(group) > 1 else 1)))
+
+
+def test_a_node_that_is_slow_with_all_others_and_fast_to_itself_is_named_with_what_would_settle_it() -> None:
+    verdict = World(4, beyond(1)).run()
+    assert (verdict.outcome, verdict.blamed, verdict.metadata["named"]) == ("failed", {}, "node-1")
+    assert "look at its cable, its switch port" in verdict.named[1]
+    [own] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, 1))
+    assert (own.fatal, "named and not blamed" in own.message) == (False, True)
+
+
+def test_a_fatal_event_says_how_sure_it_is_and_by_which_evidence() -> None:
+    verdict = World(4, slow(1)).run()
+    [own] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, 1))
+    assert "evidence: path, local" in own.metadata["evidence"]
+
+
+def test_without_time_to_look_again_later_nobody_is_blamed() -> None:
+    verdict = World(4, slow(1), left=40.0).run()
+    assert (verdict.outcome, verdict.blamed, verdict.metadata["named"]) == ("failed", {}, "node-1")
+    assert "measure it again, at least 45 s after the first time" in verdict.reason
+
+
+def test_a_node_with_a_single_gpu_has_no_hairpin_by_nccl() -> None:
+    world = World(4, slow(1), backend="nccl")
+    assert world.run().blamed == {}
+    assert not any(one.order.hairpins for one in world.probes())
+    assert World(4, slow(1), backend="nccl", workers=2).run().blamed == {1: "NODE_SLOW"}
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [(slow(2), "failed"), (slow(), "passed")])
 def test_unknown_hardware_fails_on_a_confirmed_contrast_only(answer: Answer, outcome: str) -> None:
-    verdict = World(4, answer, backend="nccl", threshold=None).run()
+    verdict = World(4, answer, backend="nccl", workers=2, threshold=None).run()
     assert (verdict.outcome, verdict.blamed) == (outcome, {2: "NODE_SLOW"} if outcome == "failed" else {})
+
+
+def test_a_healthy_gang_of_unknown_hardware_is_compared_in_a_share_of_starts_only() -> None:
+    world = World(4, slow(2), backend="nccl", threshold=None, share=0)
+    assert (world.run().outcome, world.probes()) == ("passed", [])
+
+
+def test_a_gang_of_unknown_hardware_one_of_whose_members_has_times_of_its_own_is_compared() -> None:
+    gang = {rank: took(HEALTHY * (2 if rank == 2 else 1)) for rank in range(4)}
+    world = World(4, slow(2), gang=dict(gang), backend="nccl", workers=2, threshold=None, share=0)
+    assert world.run().blamed == {2: "NODE_SLOW"}
 
 
 def test_gloo_without_a_floor_is_not_compared_among_itself() -> None:
@@ -90,7 +158,7 @@ def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
 def test_a_slow_gang_keeps_its_workers() -> None:
     world = World(4, slow(1))
     world.run()
-    assert not any(one.order.fresh for one in world.probes())
+    assert not any(one.order.fresh for one in world.probes() if not one.order.hairpins)
 
 
 def test_after_a_probe_that_hung_the_workers_are_new() -> None:
@@ -141,6 +209,7 @@ def test_the_culprit_alone_tells_of_itself_as_fatal() -> None:
     assert [rank for rank, [event] in raised.items() if event.fatal] == [1]
     [own] = raised[1]
     assert (own.error_codes, own.action.value) == (("NODE_SLOW",), "CONTACT_SUPPORT")
+    assert [told(verdict, rank).blames for rank in range(4)] == ["", "NODE_SLOW", "", ""]
 
 
 CODES = st.sampled_from(["LOW_BANDWIDTH", "WRONG_DATA", "ALLREDUCE_HUNG", "DATA_UNLOCALISED", "RANK_DIED", "NCCL_X"])

@@ -31,8 +31,12 @@ def test_a_launch_without_topology_files_fits_where_half_as_much_again_as_the_la
     assert (Budget(300.0).spare(took, took) > 0) is fits
 
 
-@pytest.mark.parametrize(("allowed", "report"), [(600.0, 10.0), (100.0, 10.0), (50.0, 5.0), (10.0, 2.0)])
-def test_a_short_timeout_keeps_a_tenth_for_the_report(allowed: float, report: float) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "report"), [(3600.0, 54.0), (600.0, 10.0), (100.0, 10.0), (50.0, 5.0), (10.0, 2.0)]
+)
+def test_a_short_timeout_keeps_a_tenth_for_the_report_and_a_long_one_more_than_ten_seconds(
+    allowed: float, report: float
+) -> None:
     assert Budget(allowed).report == report
 
 

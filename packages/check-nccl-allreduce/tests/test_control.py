@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from check_nccl_allreduce.control import frames
 from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.member import Member, Work
 from check_nccl_allreduce.control.messages import Hello, Order, Result, Stage, Start, Trouble, VerdictMessage, encode
+from check_nccl_allreduce.control.pace import Pace
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
@@ -70,16 +72,18 @@ class Gang:
             token=token,
         )
 
-    async def lead(self, *, hello_within: float = 10.0, over_within: float = 10.0, rounds: int = 1) -> None:
+    async def lead(
+        self, *, hello_within: float = 10.0, over_within: float = 10.0, rounds: int = 1, pace: Pace | None = None
+    ) -> None:
         def step(hellos: object, done: Rounds) -> Start | VerdictMessage:
             self.rounds = done
             return start(len(done) + 1) if len(done) < rounds else PASSED
 
-        leader = Leader(self.roster(0), "127.0.0.1", self.said.append)
+        leader = Leader(self.roster(0), "127.0.0.1", self.said.append, pace)
         await leader.lead(hello_within, lambda _: (over_within, over_within), step)
 
-    async def member(self, rank: int, measure: Work = sound, **changes: Any) -> None:
-        one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append)
+    async def member(self, rank: int, measure: Work = sound, pace: Pace | None = None, **changes: Any) -> None:
+        one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append, pace=pace)
         try:
             self.verdicts[rank] = await one.take_part(self.patience, measure)
         except Inconclusive as error:
@@ -130,6 +134,20 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
     assert ended == [1]
     assert gang.codes() == {0: "OK", 1: "OK"}
     assert [set(one.results) for one in gang.rounds] == [{0}, {0, 1}]
+
+
+def test_a_process_that_was_stopped_takes_nobody_for_lost() -> None:
+    gang, pace = Gang(size=3), Pace(0.2)
+
+    async def stops(order: Order, changed: Callable[[Stage], None]) -> Result:
+        if not gang.said.count("stopped"):
+            gang.said.append("stopped")
+            time.sleep(pace.lost_after + 0.5)
+        await anyio.sleep(pace.lost_after)
+        return await sound(order, changed)
+
+    gang.run(lambda: gang.lead(pace=pace), *[partial(gang.member, rank, stops, pace=pace) for rank in range(gang.size)])
+    assert list(gang.verdicts.values()) == [PASSED] * 3
 
 
 def test_a_leader_without_its_members_names_the_missing() -> None:

@@ -18,7 +18,7 @@ from check_nccl_allreduce.control.messages import (
     Trouble,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.rounds import ProbeRound, Probes
+from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
 from test_control import PASSED, Gang, start
 
 Changed = Callable[[Stage], None]
@@ -31,12 +31,14 @@ class ProbedGang(Gang):
     size: int = 4
     groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
     timeout: float = 20.0
+    fresh: bool = False
     seen: dict[int, list[Order]] = field(default_factory=dict)
+    told: list[tuple[int, Order]] = field(default_factory=list)
 
     def probes(self) -> Probes:
         bases = {rank: place for group in self.groups for place, rank in enumerate(group)}
         worlds = tuple(len(group) for group in self.groups)
-        return Probes(2, self.groups, bases, worlds, "gloo", 4096, 3, 1, self.timeout / 2, self.timeout, fresh=False)
+        return Probes(2, self.groups, bases, worlds, "gloo", 4096, 3, 1, self.timeout / 2, self.timeout, self.fresh)
 
     async def lead_probes(self) -> None:
         def step(hellos: object, done: Rounds) -> Start | Probes | VerdictMessage:
@@ -48,6 +50,7 @@ class ProbedGang(Gang):
 
     async def works(self, rank: int, order: Order, changed: Changed) -> Result | Opened:
         self.seen.setdefault(rank, []).append(order)
+        self.told.append((rank, order))
         if isinstance(order, Open):
             return Opened(order.round, 4000 + rank, f"127.0.0.{rank + 1}")
         changed(Stage("ready"))
@@ -87,6 +90,35 @@ def test_each_probe_meets_at_its_own_first_members_store() -> None:
         3: ("127.0.0.3", 4002, 1, 1),
     }
     assert set(played.results) == {0, 1, 2, 3}
+
+
+def test_all_members_of_a_round_make_new_workers_at_once_and_meet_when_all_have_them() -> None:
+    gang = ProbedGang(fresh=True)
+    played = gang.play()
+    assert set(played.results) == set(played.opened) == {0, 1, 2, 3}
+    kinds = {rank: [type(order) for order in orders] for rank, orders in gang.seen.items()}
+    assert kinds == {rank: [Start, Open, Probe] for rank in range(4)}
+    stores = {rank: order.store for rank, order in gang.told if isinstance(order, Open)}
+    assert stores == {0: True, 1: False, 2: True, 3: False}
+    for group in gang.groups:
+        steps = [type(order) for rank, order in gang.told if rank in group]
+        assert steps == [Start, Start, Open, Open, Probe, Probe]
+
+
+def test_workers_that_cannot_be_made_end_their_probe_soon_on_whatever_side() -> None:
+    trouble = Trouble("device", "GPU_UNRESPONSIVE", "stuck")
+    gang = ProbedGang(fresh=True)
+    played = gang.play(rank_3=lambda order, changed: Opened(order.round, trouble=trouble))
+    assert set(played.results) == {0, 1}
+    assert played.opened[3].trouble == trouble
+
+
+def test_the_leader_knows_how_long_the_communicator_took() -> None:
+    gang = ProbedGang()
+    gang.play()
+    launched = gang.rounds[0]
+    assert isinstance(launched, Round)
+    assert 0 < launched.ready_after < 40
 
 
 def test_a_member_of_no_probe_has_nothing_to_do() -> None:

@@ -35,6 +35,28 @@ def asked(*workers: int, shape: probing.Map = SHAPE) -> Probes:
     return probes
 
 
+def within(*, hung: bool, launched: float, left: float = 80.0) -> tuple[float, float]:
+    """(seconds for the communicators, seconds for the round)."""
+    step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED),))
+    start = Start(1, 29500, "nccl", 10**9, 3, 1, 4, 60.0)
+    probes = probing.next_probes(step, SHAPE, hellos(2, 2), start, [], left=left, hung=hung, launched=launched)
+    assert probes is not None
+    return probes.init, probes.timeout
+
+
+def test_new_workers_have_half_as_long_again_as_the_gang_took_for_its_communicator() -> None:
+    share, whole = within(hung=False, launched=0.0)
+    assert within(hung=False, launched=30.0) == (share, whole)  # these workers have loaded everything
+    init, timeout = within(hung=True, launched=30.0)
+    assert init == 45.0
+    assert timeout == pytest.approx(45.0 + whole - share)
+    assert within(hung=True, launched=1.0) == pytest.approx((share, whole))
+
+
+def test_no_round_has_more_than_there_is() -> None:
+    assert within(hung=True, launched=1000.0) == (80.0, 80.0)
+
+
 def played(order: Probes, *details: Detail | None) -> ProbeRound:
     return ProbeRound(order, {rank: Result(0, (0.1,), 2, detail=one) for rank, one in enumerate(details)})
 

@@ -63,7 +63,7 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
         return Hello(rank, f"pod-{rank}", node, "gloo", 1, topology={LEAF: leaf})
 
     hellos = {0: hello(0, "node-a", "one"), 1: hello(1, "node-b", "two"), 2: hello(2, "node-a", "one")}
-    shape = Map.of(hellos, Start(1, 29500, "gloo", 4096, 3, 1, 3, 10.0), 0.01)
+    shape = Map.of(hellos, Start(1, 29500, "gloo", 4096, 3, 1, 3, 10.0))
     assert [(one.name, one.domain) for one in shape.endpoints] == [("node-a", "one"), ("node-b", "two")]
     assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
 
@@ -77,3 +77,13 @@ def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(gang:
     gang.seal()
     gang.members[0].said(f"{LEAF} says of 3 of 3 nodes which switch they are behind: 2 in all")
     gang.all_ended()
+
+
+def test_without_labels_the_driver_says_which_nodes_share_an_nvlink_domain() -> None:
+    label, switches, racks = domains.places([{}] * 4, ["a.1", "a.1", "a.2", ""])
+    assert (label, switches, racks) == ("", (None,) * 4, ("a.1", "a.1", None, None))
+
+
+def test_the_driver_stands_before_the_label_of_an_nvlink_domain() -> None:
+    _, _, racks = domains.places([{domains.NVLINK: "one"}] * 4, ["a.1", "a.1", "a.2", "a.2"])
+    assert racks == ("a.1", "a.1", "a.2", "a.2")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from check_nccl_allreduce import check
 from check_nccl_allreduce.settings import Settings
-from preflight_proto.check import Gpu
+from preflight_proto.check import Failed, Gpu, presence
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "NVIDIA H100 80GB HBM3", f"0000:{i:02x}:00.0") for i in range(8))
 
@@ -39,6 +39,17 @@ def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monke
     assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
     assert brings.topology_file == f"{folder}/p5.xml for the instance type p5.48xlarge"
     assert said == [f"topology: {folder}/p5.xml for the instance type p5.48xlarge"]
+
+
+def test_a_missing_gpu_is_this_members_own_verdict_and_ends_the_gang() -> None:
+    verdict = presence.verdict([presence.Missing("GPU-7", conclusive=True)], 8, ["GPU-0"])
+
+    async def gpus() -> tuple[Gpu, ...]:
+        raise Failed(verdict)
+
+    run: Any = SimpleNamespace(settings=Settings(), kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=print)
+    brings = anyio.run(check._equipment, run)
+    assert (brings.own, brings.trouble and brings.trouble.code) == (verdict, "GPU_MISSING")
 
 
 def test_the_workloads_own_topology_file_comes_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

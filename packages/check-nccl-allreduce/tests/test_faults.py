@@ -55,12 +55,12 @@ def test_a_new_generation_before_the_run_is_joined(gang: Gang) -> None:
     assert "roster: generation 2, rank 0 of 2" in ends[0].output
 
 
-def test_a_new_generation_during_the_run_ends_it(gang: Gang) -> None:
-    gang.start(0, 1, code=MUTANTS, **HANG)
-    gang.seal()
-    measuring(gang)
-    gang.seal(generation=2)
-    assert codes(gang) == {(1, "inconclusive", "GANG_CHANGED")}
+def test_a_new_generation_during_the_run_ends_it(shipped: Gang) -> None:
+    shipped.start(0, 1, code=MUTANTS, **HANG)
+    shipped.seal()
+    measuring(shipped)
+    shipped.seal(generation=2)
+    assert codes(shipped) == {(1, "inconclusive", "GANG_CHANGED")}
 
 
 def test_a_member_restarted_in_place_does_not_join_the_old_generation(gang: Gang) -> None:
@@ -77,14 +77,14 @@ def test_a_member_restarted_in_place_does_not_join_the_old_generation(gang: Gang
     assert {end.result.code for end in gang.all_ended()} == {"OK"}
 
 
-def test_the_workers_end_when_the_check_is_killed(gang: Gang) -> None:
-    gang.start(0, 1, code=MUTANTS, **HANG)
-    gang.seal()
-    measuring(gang)
-    assert len(gang.members[0].children()) >= 3  # the check, torchrun, one rank
-    for member in gang.members.values():
+def test_the_workers_end_when_the_check_is_killed(shipped: Gang) -> None:
+    shipped.start(0, 1, code=MUTANTS, **HANG)
+    shipped.seal()
+    measuring(shipped)
+    assert len(shipped.members[0].children()) >= 3  # the check, torchrun, one rank
+    for member in shipped.members.values():
         os.kill(member.popen.pid, signal.SIGKILL)
-    assert gang.left_behind() == []
+    assert shipped.left_behind() == []
 
 
 def test_wait_after_sealing_before_the_run_is_waited_out(gang: Gang) -> None:

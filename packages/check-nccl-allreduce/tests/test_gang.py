@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from gangs import CHECK, Gang, needs_torch
+from gangs import CHECK, MUTANTS, Gang, needs_torch
 
 pytestmark = needs_torch
 
 
-def test_two_members_pass_together(gang: Gang) -> None:
-    gang.start(0, 1)
-    gang.seal()
-    ends = gang.all_ended()
+def test_two_members_pass_together(shipped: Gang) -> None:
+    shipped.start(0, 1)
+    shipped.seal()
+    ends = shipped.all_ended()
     assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [(0, "passed", "OK")] * 2
     assert ends[0].result.measured == ends[1].result.measured
     assert ends[0].result.reason == ends[1].result.reason
@@ -59,17 +59,33 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) 
     for connector in gang.connectors:
         [event] = connector.events
         assert (event.is_fatal, event.recommended_action.name, event.error_code) == (False, "NONE", ["LOW_BANDWIDTH"])
-        assert event.message == "the gang's all-reduce was too slow; this node took part"
+        # On a busy machine one of the two may look slower to itself, and is named for it.
+        assert event.message.startswith("the gang's all-reduce was too slow; ")
 
 
-def test_the_parent_never_loads_torch(gang: Gang) -> None:
+def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_better(gang: Gang) -> None:
+    adapters = "nics.Adapters('ib-8x400', 'ib 8x400', rdma=True)"
+    code = f"from check_nccl_allreduce import check, nics; check._adapters = lambda *_: {adapters}; {MUTANTS}"
+    gang.start(0, 1, code=code, MUTANT="tcp", MUTANT_RANK="1")
+    gang.seal()
+    ends = gang.all_ended()
+    assert [(end.exit_code, end.result.code) for end in ends] == [(1, "TRANSPORT_FALLBACK")] * 2
+    assert "NCCL went by TCP (network Socket) in rank 1 (pod-1 on node-1)" in ends[0].result.reason
+    assert "NCCL's network here: Socket" in ends[1].output
+    for connector in gang.connectors:
+        [event] = connector.events
+        assert (event.is_fatal, event.recommended_action.name) == (False, "NONE")
+        assert event.metadata["transport"] == "Socket"
+
+
+def test_the_parent_never_loads_torch(shipped: Gang) -> None:
     code = CHECK.replace(
         "main()",
         "import sys, os, atexit; real = os._exit; os._exit = lambda status: (print('torch loaded:', 'torch' in sys.modules, flush=True), real(status)); main()",
     )
-    gang.start(0, 1, code=code)
-    gang.seal()
-    assert all("torch loaded: False" in end.output for end in gang.all_ended())
+    shipped.start(0, 1, code=code)
+    shipped.seal()
+    assert all("torch loaded: False" in end.output for end in shipped.all_ended())
 
 
 def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(gang: Gang) -> None:
@@ -94,10 +110,10 @@ def test_another_reduction_is_verified_as_well(gang: Gang) -> None:
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-def test_the_log_tells_how_soon_the_first_iteration_was_timed_and_what_the_check_itself_took(gang: Gang) -> None:
-    gang.start(0, 1)
-    gang.seal()
-    for end in gang.all_ended():
+def test_the_log_tells_how_soon_the_first_iteration_was_timed_and_what_the_check_itself_took(shipped: Gang) -> None:
+    shipped.start(0, 1)
+    shipped.seal()
+    for end in shipped.all_ended():
         began = re.search(
             r"first timed iteration: (\S+) s; torchrun's own start: (\S+) s; without it: (\S+) s", end.output
         )

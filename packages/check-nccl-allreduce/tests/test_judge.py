@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from check_nccl_allreduce import blame, judge
+from check_nccl_allreduce import blame, gate, judge, probing
 from check_nccl_allreduce.control.messages import Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
-from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.control.rounds import Probes, Round
 from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Outcome
 from preflight_proto.check.events import events
@@ -19,8 +19,9 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def hellos(count: int = 2, **changes: object) -> dict[int, Hello]:
-    base = {"backend": "nccl", "workers": 8, "model": H100, "fabric": "ib-8x400", **changes}
-    return {rank: Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank}", **base) for rank in range(count)}  # type: ignore[arg-type]
+    base = {"node": None, "backend": "nccl", "workers": 8, "model": H100, "fabric": "ib-8x400", **changes}
+    node = base.pop("node")
+    return {rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base) for rank in range(count)}  # type: ignore[arg-type]
 
 
 def start(world: int = 16, number: int = 1, backend: str = "nccl") -> Start:
@@ -129,6 +130,23 @@ def test_errors_are_explained_in_order(kinds: tuple[str, ...], kind: str, outcom
     assert (verdict.outcome, f"{kind} text" in verdict.reason) == (outcome, True)
 
 
+@pytest.mark.parametrize(
+    ("other", "code", "outcome"),
+    [
+        (Trouble("device", "GPU_ECC", "an uncorrectable memory error"), "GPU_ECC", "failed"),
+        (Trouble("died", "RANK_DIED", "rank 9 ended"), "RANK_DIED", "failed"),
+        (Trouble("environment", "SHM_FULL", "no shared memory"), "SHM_FULL", "inconclusive"),
+        (Trouble("launch", "RENDEZVOUS_FAILED", "torchrun ended"), "BOOTSTRAP", "inconclusive"),
+        (Trouble("class", "NCCL_SYSTEM_ERROR", "a system call failed"), "BOOTSTRAP", "inconclusive"),
+        (Trouble("peer", "NCCL_REMOTE_ERROR", "a peer ended"), "BOOTSTRAP", "inconclusive"),
+    ],
+)
+def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(other: Trouble, code: str, outcome: str) -> None:
+    refused = Trouble("environment", "BOOTSTRAP", "connection refused")
+    verdict = judged({0: Result(1, trouble=refused), 1: Result(1, trouble=other)})
+    assert (verdict.code, verdict.outcome) == (code, outcome)
+
+
 def test_a_lost_member_decides_over_what_the_survivors_say() -> None:
     last = Round(start(), {0: trouble("peer")}, lost={1: "its connection ended"})
     verdict, again = judge.judge(Settings(), hellos(), last)
@@ -172,7 +190,9 @@ def test_without_time_nothing_is_tried_again() -> None:
     assert isinstance(judge.next_step(plan, hellos(), [Round(start(), {0: trouble("died")})]), VerdictMessage)
 
 
-@pytest.mark.parametrize(("code", "outcome"), [("NO_GPU", "inconclusive"), ("MIG", "skipped")])
+@pytest.mark.parametrize(
+    ("code", "outcome"), [("NO_GPU", "inconclusive"), ("MIG", "skipped"), ("GPU_SHARED", "skipped")]
+)
 def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(code: str, outcome: str) -> None:
     both = hellos() | {1: msgspec.structs.replace(hellos()[1], trouble=Trouble("local", code, "no GPU can be seen"))}
     verdict = judge.next_step(judge.Plan(Settings(), (1, 2), 9.0), both, [])
@@ -203,3 +223,84 @@ def test_what_a_failed_gang_raises_a_passed_one_clears(code: str) -> None:
     assert raised.identity == cleared.identity
     assert (raised.fatal, raised.action.value, raised.entities, cleared.healthy) == (False, "NONE", (), True)
     assert failed.outcome is Outcome.FAILED
+
+
+def pair_floors(*, threshold: float | None = None, **changes: Any) -> list[float | None]:
+    those = hellos(**changes)
+    shape = probing.Map.of(those, start(), gate.ring_fabric(those, start()), threshold)
+    return [one.pair_floor for one in shape.endpoints]
+
+
+def test_pairs_are_held_against_their_wire_and_never_against_the_gangs_floor() -> None:
+    a100: dict[str, Any] = {"model": "NVIDIA A100-SXM4-80GB", "fabric": "efa-4x100"}
+    assert pair_floors(**a100) == [37.5, 37.5]  # of a wire of 50; the gang's own floor is 65
+    assert pair_floors() == [320.0, 320.0]
+    assert pair_floors(fabric="") == pair_floors(unusual=("NCCL_ALGO",)) == [None, None]
+
+
+def test_a_threshold_for_the_gang_is_none_for_its_pairs() -> None:
+    assert pair_floors(threshold=600.0) == [320.0, 320.0]
+    assert pair_floors(threshold=600.0, fabric="") == [None, None]
+
+
+def test_a_floor_of_one_source_alone_fails_nobody_by_itself() -> None:
+    p5en: dict[str, Any] = {"model": "NVIDIA H200", "fabric": "efa-16x200"}
+    three = {rank: at(290) for rank in range(3)}
+    verdict = judged(three, **p5en)
+    assert (verdict.outcome, verdict.code) == ("passed", "OK")
+    assert "one source alone" in verdict.reason
+    probes = judge.next_step(judge.Plan(Settings(), (1, 2), 100.0), hellos(3, **p5en), [Round(start(24), three)])
+    assert isinstance(probes, Probes)  # its nodes are compared
+
+
+def test_a_node_with_a_dead_port_is_held_against_what_its_peers_have() -> None:
+    those = hellos(3, nic="ib 8x400")
+    those[1] = msgspec.structs.replace(those[1], fabric="ib-7x400", adapters=("mlx5_3:1 is DOWN, not ACTIVE",))
+    assert gate.fabric_of(those) == "ib-8x400"
+    shape = probing.Map.of(those, start(24), gate.fabric_of(those))
+    assert len({one.kind for one in shape.endpoints}) == 1
+    assert judge.remarks(Settings(), those, start(24))[0] == (
+        "warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is DOWN, not ACTIVE"
+    )
+
+
+def test_a_failed_gang_names_the_member_whose_adapter_is_down_and_blames_nobody_for_it() -> None:
+    those = hellos(2, adapters=())
+    those[1] = msgspec.structs.replace(those[1], adapters=("mlx5_3:1 is DOWN, not ACTIVE",))
+    wrong = Round(start(), {0: at(400), 1: trouble("class")})
+    verdict = judge.next_step(judge.Plan(Settings(), (1,), 0.1), those, [wrong])
+    assert isinstance(verdict, VerdictMessage)
+    assert verdict.named[1].endswith("its network adapters: mlx5_3:1 is DOWN, not ACTIVE")
+    assert (verdict.blamed, "mlx5_3:1" in verdict.metadata["adapters"]) == ({}, True)
+
+
+def test_members_of_generations_that_differ_share_no_fabric() -> None:
+    those = hellos(2, nic="ib 8x400")
+    those[1] = msgspec.structs.replace(those[1], fabric="ib-8x200", nic="ib 8x200")
+    assert gate.fabric_of(those) is None
+
+
+def test_nodes_of_one_nvlink_domain_with_channels_are_on_nvlink() -> None:
+    label = {"network.topology.nvidia.com/accelerator": "rack-1"}
+    gb200: dict[str, Any] = {"model": "NVIDIA GB200", "workers": 4, "fabric": "ib-4x400", "topology": label}
+    assert gate.fabric_of(hellos(imex=True, **gb200)) == "mnnvl"
+    assert gate.fabric_of(hellos(imex=False, **gb200)) == "ib-4x400"
+
+
+def test_every_node_that_tells_of_its_own_device_is_blamed_unless_many_do_at_once() -> None:
+    def told(nodes: int, broken: int) -> VerdictMessage:
+        results = {rank: trouble("device", "GPU_LOST") if rank < broken else at(400) for rank in range(nodes)}
+        return judged(results)
+
+    assert told(3, 1).blamed == {0: "GPU_LOST"}
+    assert told(40, 2).blamed == {0: "GPU_LOST", 1: "GPU_LOST"}
+    assert told(3, 2).blamed == {}
+    assert "one cause is likely" in told(3, 2).reason
+
+
+def test_members_of_one_nvlink_domain_are_known_by_what_their_drivers_say() -> None:
+    those = hellos(2, nvlink="6f0c.1", imex=True)
+    assert gate.fabric_of(those) == "mnnvl"
+    racks = {0: "6f0c.1", 1: "6f0c.1", 2: "6f0c.2", 3: "6f0c.2"}
+    four = {rank: msgspec.structs.replace(hello, nvlink=racks[rank]) for rank, hello in hellos(4).items()}
+    assert [one.nvlink for one in probing.Map.of(four, start(32)).endpoints] == list(racks.values())

@@ -11,7 +11,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from check_nccl_allreduce.fabrics import SECONDS
 from check_nccl_allreduce.localise import (
+    FATAL,
     MAX_ROUNDS,
     Endpoint,
     Fact,
@@ -88,7 +90,7 @@ def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
 
 @settings(deadline=None)
 @given(gangs(), chances)
-def test_every_gang_ends_within_six_rounds_whatever_its_probes_bring(state: State, chance: Chance) -> None:
+def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(state: State, chance: Chance) -> None:
     verdict, _, rounds = drawn(state, chance)
     assert verdict.rounds <= MAX_ROUNDS
     assert verdict.rounds == 1 + len(rounds)
@@ -102,7 +104,7 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Ch
         assert one.probes
         for probe in one.probes:
             assert list(probe.members) == sorted(set(probe.members))
-            assert len(probe.members) == 2 or one.phase is Phase.HALVES
+            assert one.phase is Phase.HALVES or len(probe.members) == (1 if one.phase is Phase.HAIRPIN else 2)
         assert max(Counter(i for probe in one.probes for i in probe.members).values()) == 1
 
 
@@ -126,7 +128,7 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chanc
 
 @settings(deadline=None)
 @given(gangs(least=3), chances)
-def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(state: State, chance: Chance) -> None:
+def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two(state: State, chance: Chance) -> None:
     verdict, _, _ = drawn(state, chance)
     cleared = {end for e in verdict.matrix if e.grade is Grade.GOOD for end in (e.a, e.b)}
     for suspect in verdict.suspects:
@@ -138,6 +140,10 @@ def test_blame_needs_known_good_peers_in_three_rounds_two_of_them_confirmations(
         assert len({e.round for e in suspect.evidence}) >= 3
         confirmations = [e for e in verdict.matrix if e.role is Role.ACCUSED and suspect.member in (e.a, e.b)]
         assert len([e for e in confirmations if e.grade is not Grade.NONE]) >= 2
+        own = [e for e in verdict.matrix if e.role is Role.HAIRPIN and e.a == suspect.member]
+        assert [e.grade for e in own] == [Grade.BAD] * 2
+        assert suspect.score is not None
+        assert suspect.score.value >= FATAL
 
 
 @settings(deadline=None)
@@ -177,8 +183,8 @@ def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
     )
     state = replace(last, endpoints=renamed, rounds=())
     for one, played in zip(rounds, last.rounds, strict=True):
-        assert next(state) == one
-        state = state.after(one, played.results)
+        assert next(state, played.at - SECONDS - one.wait) == one
+        state = state.after(one, played.results, played.at)
     other = next(state)
     assert isinstance(other, Verdict)
     assert _facts(other) == _facts(verdict)
@@ -194,18 +200,35 @@ def _facts(v: Verdict) -> tuple[object, ...]:
 def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_decide_who_is_blamed(
     size: int, data: st.DataObject
 ) -> None:
-    """The seeded shuffle chooses partners; with clear faults within the cap, any choice finds the same culprits."""
+    """The seeded shuffle chooses partners; with clear faults within the cap, any choice finds the same culprits.
+
+    One that met nobody but culprits in both matchings (about one in 1,500 of these gangs) has a round less against it: it is named at least.
+    """
     endpoints = tuple(Endpoint(f"n{i}", "a", "x") for i in range(size))
     bad = data.draw(st.sets(st.integers(0, size - 1), max_size=max(1, min(3, size // 10))))
     order = data.draw(st.permutations(range(size)))
     seeds = data.draw(st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)))
-    one = play(State(endpoints, seeds[0]).after_gang(Zone.BELOW), _oracle(bad))[0]
+    one, state, *_ = play(State(endpoints, seeds[0]).after_gang(Zone.BELOW), _oracle(bad))
     place = {member: i for i, member in enumerate(order)}
     shuffled = State(tuple(endpoints[i] for i in order), seeds[1]).after_gang(Zone.BELOW)
-    other = play(shuffled, _oracle({place[b] for b in bad}))[0]
-    assert set(one.blamed) == bad
-    assert {order[i] for i in other.blamed} == bad
+    there = {place[b] for b in bad}
+    other, state_there, *_ = play(shuffled, _oracle(there))
+    assert set(one.named) == bad
+    assert set(other.named) == there
+    assert bad - _met_only(bad, state) <= set(one.blamed) <= bad
+    assert there - _met_only(there, state_there) <= set(other.blamed) <= there
     assert one.kind == other.kind
+
+
+def _met_only(bad: set[int], state: State) -> set[int]:
+    """Those of ``bad`` whom no matching brought together with another."""
+    pairs = [
+        set(probe.members)
+        for played in state.rounds
+        if played.round.phase is Phase.MATCH
+        for probe in played.round.probes
+    ]
+    return {one for one in bad if all(pair <= bad for pair in pairs if one in pair)}
 
 
 def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
@@ -215,7 +238,9 @@ def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
 @settings(deadline=None)
 @given(gangs(least=3, most=20), chances, st.data())
 def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st.DataObject) -> None:
-    """One bad edge of the history made as good as its reference: neither end may become blamed or named by it.
+    """One bad edge of the history made as good as its reference: neither end may become blamed by it, or named for nothing else.
+
+    Who is known good now may be named for another path that is bad at it.
 
     Not a measurement of an edge that is made once more, which may raise the reference itself.
     """
@@ -234,7 +259,8 @@ def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st
     better = next(replace(last, rounds=tuple(rounds)))
     if isinstance(better, Verdict):
         assert not {chosen.a, chosen.b} & (set(better.blamed) - set(verdict.blamed))
-        assert not {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
+        named = {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
+        assert named <= {end for edge in better.matrix if edge.grade is not Grade.GOOD for end in (edge.a, edge.b)}
 
 
 @settings(deadline=None)
@@ -329,7 +355,7 @@ def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() 
     assert len(said) == 1
 
 
-def test_a_gang_of_4096_is_answered_within_a_second() -> None:
+def test_a_gang_of_4096_is_answered_in_less_time_than_a_round_takes() -> None:
     fabric = Fabric(World("speed", 1, nodes=4096, shares=(0.1,)), 1)
     marks = [time.process_time()]
 
@@ -342,5 +368,7 @@ def test_a_gang_of_4096_is_answered_within_a_second() -> None:
     took: list[float] = []
     play(fabric.state, measure)
     took.append(time.process_time() - marks[-1])
-    assert len(took) == 6
-    assert max(took) < 1.0
+    assert len(took) == MAX_ROUNDS
+    assert (
+        max(took) < 3.0
+    )  # some tenths on a processor of its own; what grows with the square of the gang takes minutes

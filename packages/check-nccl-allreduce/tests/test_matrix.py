@@ -17,9 +17,9 @@ from rows import Discarded, play, play_together
 
 ROWS = load_faults()
 MINE = [row for row in ROWS if not row.test]
-AT_ONCE = 2
+AT_ONCE = 4
 """Gangs on loopback that run side by side: most of their time they wait."""
-MEASURED_AT_ONCE = 3
+MEASURED_AT_ONCE = 5
 """Gangs on shaped links that are measured at the same time, and nothing beside them."""
 TRIES = 4
 """Of a row on shaped links, while it is discarded."""

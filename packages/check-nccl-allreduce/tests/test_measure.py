@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from check_nccl_allreduce import syndrome
 from check_nccl_allreduce.worker import pattern
 from gangs import needs_torch
 
@@ -62,6 +63,42 @@ def test_a_negative_zero_is_not_zero_and_a_nan_is_wrong(measure: Any) -> None:
     row = torch.zeros(pattern.M)
     assert measure._compare(torch.full((8,), -0.0), row) == (8, 0)
     assert measure._compare(torch.full((8,), float("nan")), row) == (8, 0)
+
+
+@pytest.mark.parametrize("length", [3 * pattern.M + 17, 70 * pattern.M + 5])
+def test_what_is_reported_of_a_wrong_sum_is_bounded_spread_over_it_and_tells_whose_part_was_wrong(
+    measure: Any, tables: Any, length: int
+) -> None:
+    import torch
+
+    samples = []
+    for iteration in range(6):
+        total = torch.zeros(length)
+        for rank in range(4):
+            one = torch.empty(length)
+            measure._fill(one, tables.row(rank, iteration))
+            total += one * (2 if rank == 3 else 1)
+        found = measure._residuals(total, tables.reduced(iteration))
+        assert len(found) == measure.SAMPLES_AT_ONCE
+        assert found[0][0] < length / 8
+        assert found[-1][0] > length * 7 / 8
+        samples += [syndrome.Sample(iteration, *one) for one in found]
+    told = syndrome.decode(4, samples)
+    assert told is not None
+    assert (told.rank, told.what) == (3, "counted twice")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, -0.0])
+def test_what_is_no_exact_number_is_reported_as_such(measure: Any, value: float) -> None:
+    import torch
+
+    data, row = torch.zeros(100), torch.zeros(pattern.M)
+    data[42] = value
+    assert measure._residuals(data, row) == [(42, 0.0)]
+
+
+def test_a_right_sum_has_no_residuals(measure: Any, tables: Any) -> None:
+    assert measure._residuals(tables.reduced(5).clone(), tables.reduced(5)) == []
 
 
 def test_memory_is_checked_before_anybody_is_met(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
-from check_nccl_allreduce import ranks
+from check_nccl_allreduce import launch, ranks, troubles
 from check_nccl_allreduce.control.messages import Result, Trouble
+from gangs import needs_torch
 from preflight_proto.check import Gpu
 from test_control import Gang
 
@@ -40,3 +45,107 @@ def test_where_no_gpu_is_lost_the_ranks_words_stand(monkeypatch: pytest.MonkeyPa
 def test_a_result_is_a_result_whatever_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     good = Result(1, (0.1,), 1)
     assert explained(good, {"GPU-1": "GPU is lost"}, monkeypatch) == good
+
+
+def stuck(silent: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, asleep: bool = True) -> Trouble | None:
+    """What a member says of killed workers that are not gone."""
+
+    async def nvml(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
+        return silent
+
+    async def tell() -> Trouble | None:
+        one = ranks.Ranks({}, "127.0.0.1", print)
+        one.join(Gang().roster(0), 2, {}, GPUS)
+        one._agent = SimpleNamespace(asleep=asleep)  # type: ignore[assignment]
+        return await one._told(troubles.stuck(asleep=asleep))
+
+    monkeypatch.setattr("preflight_proto.check.alive.silent", nvml)
+    return anyio.run(tell)
+
+
+def test_a_worker_that_is_not_gone_is_a_device_fact_where_the_driver_is_silent_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = stuck({"GPU-1": "no answer within 5 s"}, monkeypatch)
+    assert said is not None
+    assert (said.kind, said.code) == ("device", "GPU_UNRESPONSIVE")
+    assert "GPU-1: no answer within 5 s" in said.text
+
+
+def test_a_worker_that_is_not_gone_is_inconclusive_where_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = stuck({}, monkeypatch)
+    assert said is not None
+    assert (said.kind, said.code) == ("environment", "RANK_STUCK")
+
+
+def test_a_worker_that_is_not_gone_is_inconclusive_where_it_does_not_sleep_in_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = stuck({"GPU-1": "GPU is lost"}, monkeypatch, asleep=False)
+    assert said is not None
+    assert (said.kind, said.code) == ("environment", "RANK_STUCK")
+
+
+class Forked:
+    """Takes the place of an agent, and remembers what fresh workers are given."""
+
+    ended = False
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, str | None]] = []
+
+    async def fork(
+        self, count: int, first: int, own: int, variables: Mapping[str, str | None], within: float = 0.0
+    ) -> None:
+        self.given.append(dict(variables))
+        self.within = within
+
+
+@pytest.mark.parametrize("looped", [0, 2])
+def test_fresh_workers_hear_of_a_dead_path_before_their_probe_is_over(looped: int) -> None:
+    agent = Forked()
+
+    async def renew() -> None:
+        one = ranks.Ranks({"NCCL_IB_TIMEOUT": "22"}, "127.0.0.1", print)
+        one.join(Gang().roster(0), 2, {}, GPUS)
+        one._agent = agent  # type: ignore[assignment]
+        await one._probers(3, fresh=True, looped=looped)
+        await one._probers(3, fresh=True, looped=looped)  # of one round they are renewed once
+
+    anyio.run(renew)
+    [given] = agent.given
+    timeout, retries = int(given["NCCL_IB_TIMEOUT"] or 0), int(given["NCCL_IB_RETRY_CNT"] or 0)
+    assert 4.096e-6 * 2**timeout * (retries + 1) < 5
+
+
+@pytest.mark.parametrize(("time", "within"), [(18.0, 12.0), (78.0, 72.0), (3.0, 1.5)])
+def test_killed_workers_have_what_time_the_round_has(time: float, within: float) -> None:
+    agent = Forked()
+
+    async def renew() -> None:
+        one = ranks.Ranks({}, "127.0.0.1", print)
+        one.join(Gang().roster(0), 2, {}, GPUS)
+        one._agent = agent  # type: ignore[assignment]
+        await one._probers(3, fresh=True, looped=0, time=time)
+
+    anyio.run(renew)
+    assert agent.within == within
+
+
+@needs_torch
+def test_workers_leave_no_core_behind() -> None:
+    limits = ""
+
+    async def load() -> None:
+        nonlocal limits
+        async with anyio.create_task_group() as group:
+            agent: Any = launch.Agent(dict(os.environ), group)
+            await agent.load()
+            await agent.loaded.wait()
+            limits = Path(f"/proc/{agent._process.pid}/limits").read_text()
+            await agent.end()
+            group.cancel_scope.cancel()
+
+    anyio.run(load)
+    [row] = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+    assert row.split()[-3:-1] == ["0", "0"]

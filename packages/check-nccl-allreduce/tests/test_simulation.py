@@ -20,16 +20,25 @@ def test_figures_do_not_depend_on_how_many_processes_share_the_gangs() -> None:
 
 @pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 64])
 def test_in_a_small_gang_the_one_slow_node_is_blamed_and_no_healthy_one(size: int) -> None:
-    tally = simulate([World(f"N={size}", 100, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))])[f"N={size}"]
+    tally = simulate([World(f"N={size}", 300, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))])[f"N={size}"]
     assert tally.healthy_blamed == 0
-    assert tally.bad_blamed >= 0.97 * tally.bad
-    assert tally.max_rounds <= 6
+    assert tally.judged >= 280  # the others stand alone behind their switch
+    assert tally.bad_blamed >= 0.97 * tally.judged
+    assert tally.max_rounds <= 8
 
 
 @pytest.mark.parametrize("fault", ["uplink", "leaf", "oversubscription", "link"])
 @pytest.mark.parametrize("labels", [True, False])
 def test_what_nodes_share_is_no_nodes_fault(fault: str, labels: bool) -> None:
-    world = World(f"{fault} {labels}", 60, fault=fault, labels=labels, nodes=48, leaves=(4, 12), least_in_leaf=2)
+    world = World(
+        f"{fault} {labels}",
+        60,
+        fault=fault,
+        labels="true" if labels else "none",
+        nodes=48,
+        leaves=(4, 12),
+        least_in_leaf=2,
+    )
     assert simulate([world])[world.name].healthy_blamed == 0
 
 

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from check_nccl_allreduce.control import frames
-from gangs import MUTANTS, TOKEN, Gang, needs_torch
+from gangs import MUTANTS, TOKEN, Ended, Gang, needs_torch
 
 pytestmark = needs_torch
 
@@ -138,14 +139,8 @@ def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act)
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-@pytest.mark.parametrize(
-    ("rendezvous", "rounds"), [("ours", 1), ("one without a name", 2)], ids=["ours is safe", "the attack is real"]
-)
-def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
-    gang: Gang, rendezvous: str, rounds: int
-) -> None:
-    """It overwrites the keys that torchrun uses while rank 0 waits; the same on a rendezvous without our name breaks it."""
-    mutant = "slow" if rendezvous == "ours" else "slow-unnamed"
+def vandalised(gang: Gang, mutant: str) -> list[Ended]:
+    """How a gang ends whose store's keys somebody overwrites while rank 0 waits for the others."""
     gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
     with subprocess.Popen(
         [sys.executable, "-c", VANDAL, str(gang.master_port)], stdout=subprocess.PIPE, text=True
@@ -155,11 +150,27 @@ def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
             assert vandal.stdout.readline() == "ready\n"
             gang.seal()
             assert vandal.stdout.readline() == "wrote\n"
-            ends = gang.all_ended()
+            return gang.all_ended()
         finally:
             vandal.kill()
-    assert ("leader: round 2" in ends[0].output) is (rounds == 2)
+
+
+def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(gang: Gang) -> None:
+    ends = vandalised(gang, "slow")
+    assert "leader: round 2" not in ends[0].output
     assert [end.result.code for end in ends] == ["OK", "OK"]
+
+
+@pytest.mark.timeout(240)
+def test_the_same_stranger_breaks_a_rendezvous_that_has_torchruns_own_name(tmp_path: Path) -> None:
+    """The control of the test above. Whether the stranger comes in time is chance, so it may try four gangs."""
+    for attempt in range(4):
+        with Gang(tmp_path / str(attempt)) as gang:
+            ends = vandalised(gang, "slow-unnamed")
+        assert [end.result.code for end in ends] == ["OK", "OK"], "a second round mends it"
+        if "leader: round 2" in ends[0].output:
+            return
+    pytest.fail("four gangs, and the stranger broke none")
 
 
 VANDAL = """

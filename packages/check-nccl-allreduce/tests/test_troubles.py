@@ -32,6 +32,34 @@ from check_nccl_allreduce import troubles
             "NCCL_REMOTE_ERROR",
         ),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", True, "device", "GPU_ECC"),
+        ("torch.AcceleratorError: CUDA error: unspecified launch failure", True, "class", "NCCL_CUDA_ERROR"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", True, "class", "NCCL_CUDA_ERROR"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", False, "environment", "DRIVER_MISMATCH"),
+        ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", False, "environment", "GPU_OCCUPIED"),
+        (
+            "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n"
+            "Call to ibv_modify_qp failed with 22 Invalid argument, on dev rocep1s0f0:1, curr state INIT, next state RTR",
+            True,
+            "environment",
+            "RDMA_ADDRESS",
+        ),
+        (
+            "DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error, NCCL version 2.27.5\n"
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\n"
+            "socketPollConnect: connect to 10.0.0.1<4242> returned Connection refused, exceeded error retry count after 35 attempts",
+            False,
+            "environment",
+            "BOOTSTRAP",
+        ),
+        (
+            "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1723, remote process exited or there was a network error, NCCL version 2.20.5\n"
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\n"
+            "NET/IB : Got completion from peer 10.5.0.34<33956> with error 5, opcode 0, len 1, vendor err 244 (Recv)",
+            True,
+            "peer",
+            "NCCL_REMOTE_ERROR",
+        ),
         (
             "RuntimeError: out of memory before the start: 1 of 2 bytes are free on cuda:0, 3 are needed",
             False,

@@ -1,4 +1,4 @@
-"""From sealed rosters to the verdict: `python verdict.py --members 8 --runs 5 --json FILE`, one member slow, and one that hangs.
+"""From sealed rosters to the culprit's name and to the verdict: `python verdict.py --members 8 --runs 5 --json FILE`, one member slow, and one that hangs.
 
 Each member is a check of its own in a network namespace of its own, one rank each, gloo. Also printed: how long a healthy gang of two takes
 from the roster to its first timed iteration, with and without torchrun's own start, and the memory of the checks themselves.
@@ -44,8 +44,12 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
         sealed = warmed(gang, code, **PATIENT, **floor, **defect)
         ends = [one.ended(300) for one in gang.members.values()]
         seconds = time.monotonic() - sealed
+        leader = gang.members[0]
+        told = f"suspected so far: node-{SICK_ONE}"
+        named = [at for at, line in zip(leader.heard, leader.lines, strict=True) if line.endswith(told)]
         blamed = [rank for rank, one in gang.members.items() if any(event.is_fatal for event in one.connector.events)]
         return {
+            "named_after": round(named[0] - sealed, 1) if named else None,
             "seconds": round(seconds, 1),
             "code": ends[0].result.code,
             "blamed": blamed,
@@ -81,8 +85,17 @@ def main() -> None:
     )
     for path, hangs in (("slow", False), ("hang", True)):
         runs = [verdict(args.members, hangs=hangs) for _ in range(args.runs)]
-        figures[path] = {"median_seconds": median(one["seconds"] for one in runs), "runs": runs}
-        print(f"{args.members} members, {path}: {figures[path]['median_seconds']:.1f} s", flush=True)
+        never = max(one["seconds"] for one in runs)
+        figures[path] = {
+            "median_named": median(never if one["named_after"] is None else one["named_after"] for one in runs),
+            "median_seconds": median(one["seconds"] for one in runs),
+            "runs": runs,
+        }
+        print(
+            f"{args.members} members, {path}: the culprit is named after {figures[path]['median_named']:.1f} s, "
+            f"and the verdict is there after {figures[path]['median_seconds']:.1f} s",
+            flush=True,
+        )
     args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

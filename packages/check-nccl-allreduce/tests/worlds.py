@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from check_nccl_allreduce import judge
-from check_nccl_allreduce.control.messages import Hello, Opened, Result, Stage, Start, Trouble, VerdictMessage
+from check_nccl_allreduce.control.messages import (
+    Hello,
+    Opened,
+    Residuals,
+    Result,
+    Stage,
+    Start,
+    Trouble,
+    VerdictMessage,
+)
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
 from check_nccl_allreduce.settings import Settings
 
@@ -15,13 +24,15 @@ __all__ = ["HEALTHY", "Answer", "World", "hangs", "slow", "split", "spoils", "to
 MIB = 1024**2
 HEALTHY = 0.2
 """Seconds of one all-reduce between two good nodes."""
+ROUND = 2.0
+"""Seconds of one round of probes."""
 
 Answer = Callable[[tuple[int, ...]], dict[int, Result | Stage]]
 """What each member of a probe reports, or how far it got."""
 
 
-def took(seconds: float, wrong: int = 0) -> Result:
-    return Result(0, (seconds,) * 3, 4, wrong)
+def took(seconds: float, wrong: int = 0, residuals: tuple[Residuals, ...] = ()) -> Result:
+    return Result(0, (seconds,) * 3, 4, wrong, residuals=residuals)
 
 
 def slow(*bad: int, factor: float = 3.0) -> Answer:
@@ -50,8 +61,9 @@ def troubled(bad: int, trouble: Trouble) -> Answer:
 
 @dataclass
 class World:
-    """A gang whose members answer as told. ``pods``: members on each node; ``gang``: the gang's own answer.
+    """A gang whose members answer as told. ``pods``: members on each node, of ``workers`` each; ``gang``: the gang's own answer.
 
+    ``share``: percent of starts without a floor in which nodes are compared; ``clock``: seconds of probing so far.
     ``files``: topology files, by rank; ``bare``: the gang's answer without them, for which there are ``spare`` seconds.
     """
 
@@ -59,14 +71,19 @@ class World:
     answer: Answer
     gang: dict[int, Result | Stage] | None = None
     pods: int = 1
+    workers: int = 1
     backend: str = "gloo"
     threshold: float | None = 0.015
     left: float = 100.0
     files: Mapping[int, str] = field(default_factory=dict)
+    contents: Mapping[int, str] = field(default_factory=dict)
+    variables: Mapping[int, str] = field(default_factory=dict)
     bare: dict[int, Result | Stage] | None = None
     spare: float = 0.0
     said: list[str] = field(default_factory=list)
     rounds: list[Round | ProbeRound] = field(default_factory=list)
+    share: int = 100
+    clock: float = 0.0
 
     @property
     def size(self) -> int:
@@ -79,8 +96,10 @@ class World:
                 pod=f"pod-{rank}",
                 node=f"node-{rank // self.pods}",
                 backend=self.backend,
-                workers=1,
+                workers=self.workers,
                 topology_file=self.files.get(rank, ""),
+                topology_content=self.contents.get(rank, ""),
+                variables=self.variables.get(rank, ""),
             )
             for rank in range(self.size)
         }
@@ -101,14 +120,17 @@ class World:
 
     def step(self) -> Start | Probes | VerdictMessage:
         """What the leader does next."""
-        settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend)
-        plan = judge.Plan(settings, (1, 2), self.left, spare=self.spare, seed=7, say=self.said.append)
+        settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend, localise_share=self.share)
+        plan = judge.Plan(
+            settings, (1, 2), self.left - self.clock, spare=self.spare, seed=7, now=self.clock, say=self.said.append
+        )
         return judge.next_step(plan, self.hellos(), self.rounds)
 
     def played(self, order: Probes) -> ProbeRound:
         answers = {rank: one for group in order.groups for rank, one in self.answer(group).items()}
         opened = {group[0]: Opened(order.round, 1, "here") for group in order.groups}
-        return ProbeRound(order, *split(answers), opened=opened)
+        self.clock += order.wait + ROUND
+        return ProbeRound(order, *split(answers), opened=opened, at=self.clock, took=ROUND)
 
     def launches(self) -> list[Start]:
         return [one.start for one in self.rounds if isinstance(one, Round)]

@@ -1,34 +1,35 @@
 """From what localisation found to the one verdict of all, and from that to each member's own events. Pure.
 
-Only members on a node that is at fault beyond doubt raise a fatal event, each about its own node; all others raise one that
-accuses nobody.
+Only members on a node against which two independent kinds of evidence speak raise a fatal event, each about its own node; all
+others raise one that accuses nobody, and on a node that is named says what would settle it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from preflight_proto.check import Action, Finding, Outcome, Verdict
 
-from . import localise
+from . import localise, syndrome
 from .control.messages import Trouble, VerdictMessage
 from .localise import Kind, Status, Zone
 from .probing import Map
 
-__all__ = ["Found", "verdict", "verdict_of"]
+__all__ = ["Found", "by_syndrome", "together", "verdict", "verdict_of"]
 
 _MESSAGES: Final = {
     "LOW_BANDWIDTH": "the gang's all-reduce was too slow",
     "WRONG_DATA": "the gang's all-reduce gave wrong data",
     "DATA_UNLOCALISED": "the gang's all-reduce gave wrong data",
     "ALLREDUCE_HUNG": "the gang's all-reduce did not end",
+    "TRANSPORT_FALLBACK": "the gang's all-reduce went by TCP although its nodes have RDMA adapters",
     "TOPOLOGY_FILE": "a topology file makes NCCL slow in this gang",
 }
 _CULPRIT: Final = {
-    "NODE_SLOW": "every path to this node is slow, and the other nodes are fast among themselves",
+    "NODE_SLOW": "each path to this node that was measured is slow, and so is it to itself over its own NICs, where other nodes are not",
     "NODE_WRONG_DATA": "an all-reduce with this node gives wrong data, and the other nodes are right among themselves",
     "NODE_HUNG": "an all-reduce with this node does not end, and those of the other nodes do",
     "NODE_BROKEN": "an all-reduce with this node fails, and those of the other nodes do not",
@@ -39,6 +40,9 @@ _BY_SYMPTOM: Final = {
     Status.HANG: "NODE_HUNG",
     Status.ERROR: "NODE_BROKEN",
 }
+_SETTLE: Final = (
+    "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
+)
 _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
@@ -50,6 +54,24 @@ class Found:
     shape: Map
     causes: tuple[tuple[int, Trouble], ...] = ()
     in_time: bool = True
+
+
+def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessage:
+    """A verdict on wrong data, with whose part of the sum was wrong: named by that alone, and not blamed."""
+    metadata = verdict.metadata | {"syndrome": told.told, "wrong_copies": told.holders}
+    if told.rank < 0:
+        return msgspec.structs.replace(verdict, reason=f"{verdict.reason}.", metadata=metadata)
+    metadata |= {"corrupted_rank": str(told.rank)} | ({"corrupted_gpu": told.gpu} if told.gpu else {})
+    who = f"worker rank {told.rank}{f' (GPU {told.gpu})' if told.gpu else ''}"
+    return msgspec.structs.replace(
+        verdict,
+        reason=f"{verdict.reason}; {told.told}.",
+        metadata=metadata,
+        named={
+            told.member: f"the part of {who} is what was wrong in the sum, as it gave it or as the next rank took it, which alone blames nobody; to settle it: {_SETTLE}"
+        },
+        evidence={told.member: f"data: {told.told}"},
+    )
 
 
 def verdict(base: VerdictMessage, zone: Zone, found: Found) -> VerdictMessage:
@@ -65,10 +87,13 @@ def verdict(base: VerdictMessage, zone: Zone, found: Found) -> VerdictMessage:
     if undecided := _undecided(found):
         reason += f" Not decided: {'; '.join(undecided)}."
     names = found.shape.endpoints
+    named = sorted({*what.named, *(found.shape.endpoint(rank) for rank in base.named)})
+    blamed = _blamed(found) if outcome == "failed" else {}
+    only = {rank: told for rank, told in base.named.items() if rank not in blamed}
     extra = {
         "finding": str(what.kind),
         "rounds": str(what.rounds),
-        "named": ", ".join(names[i].name for i in what.named[:8]),
+        "named": ", ".join(names[i].name for i in named[:8]),
         "blamed": ", ".join(names[i].name for i in what.blamed[:8]),
     }
     return msgspec.structs.replace(
@@ -77,8 +102,15 @@ def verdict(base: VerdictMessage, zone: Zone, found: Found) -> VerdictMessage:
         code=code,
         reason=reason,
         metadata=base.metadata | {key: value for key, value in extra.items() if value},
-        blamed=_blamed(found) if outcome == "failed" else {},
+        blamed=blamed,
+        named=together(only, _named(found)) if outcome == "failed" else {},
+        evidence=together(base.evidence, _evidence(found)) if outcome == "failed" else {},
     )
+
+
+def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
+    """By rank, what both say."""
+    return {rank: "; ".join(said[rank] for said in (one, other) if rank in said) for rank in {*one, *other}}
 
 
 def _outcome(base: VerdictMessage, zone: Zone, found: Found) -> tuple[str, str]:
@@ -113,21 +145,47 @@ def _blamed(found: Found) -> dict[int, str]:
     }
 
 
+def _named(found: Found) -> dict[int, str]:
+    """By rank, what is known of a node that is named and not blamed, and what would settle it."""
+    scores = {one.member: one for one in found.verdict.suspects}
+    told: dict[int, str] = {}
+    for node in set(found.verdict.named) - set(found.verdict.fatal_for):
+        one = scores.get(node)
+        if one is None:
+            continue
+        how = f" ({one.score.told()})" if one.score is not None else ""
+        told |= dict.fromkeys(
+            found.shape.ranks[node], f"it is named and not blamed{how}; to settle it: {localise.settle(one)}"
+        )
+    return told
+
+
+def _evidence(found: Found) -> dict[int, str]:
+    """By rank, how sure it is that a blamed node is at fault."""
+    scores = {one.member: one.score for one in found.verdict.suspects if one.score is not None}
+    blamed = [node for node in found.verdict.fatal_for if node in scores]
+    return {rank: scores[node].told() for node in blamed for rank in found.shape.ranks[node]}
+
+
 def verdict_of(message: VerdictMessage, rank: int) -> Verdict:
     """A member's own verdict: the shared outcome; for a failed gang one event about this node, fatal for a culprit alone."""
     outcome = Outcome(message.outcome)
     findings: tuple[Finding, ...] = ()
     if outcome is Outcome.FAILED:
-        findings = (_finding(message, message.blamed.get(rank, "")),)
+        findings = (_finding(message, rank),)
     return Verdict(
         outcome, message.code, message.reason, findings, measured=message.measured, expected=message.expected
     )
 
 
-def _finding(message: VerdictMessage, culprit: str) -> Finding:
+def _finding(message: VerdictMessage, rank: int) -> Finding:
+    culprit = message.blamed.get(rank, "")
     metadata = {**message.metadata, "reason": message.reason}
+    if rank in message.evidence:
+        metadata["evidence"] = message.evidence[rank]
     if culprit:
         text = _CULPRIT.get(culprit, f"a device of this node failed with {culprit}")
         return Finding(culprit, text, fatal=True, action=Action.CONTACT_SUPPORT, metadata=metadata)
     text = _MESSAGES.get(message.code, f"the gang's all-reduce failed with {message.code}")
-    return Finding(message.code, f"{text}; this node took part", fatal=False, action=Action.NONE, metadata=metadata)
+    part = message.named.get(rank, "this node took part")
+    return Finding(message.code, f"{text}; {part}", fatal=False, action=Action.NONE, metadata=metadata)

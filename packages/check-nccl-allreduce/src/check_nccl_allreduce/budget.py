@@ -14,6 +14,8 @@ GANG_SHARE: Final = 0.4
 LOCALISATION_SHARE: Final = 0.5
 REPORT: Final = 10.0
 """Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter than 100 s."""
+LONG_REPORT: Final = 0.015
+"""Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more members to tell."""
 LEAST_REPORT: Final = 2.0
 LEAST_LOCALISATION: Final = 0.5
 """Of localisation's share, what a launch without topology files leaves of it: where that launch is slow too, pairs are still measured."""
@@ -29,7 +31,7 @@ class Budget:
 
     @property
     def report(self) -> float:
-        return min(REPORT, max(LEAST_REPORT, 0.1 * self.allowed))
+        return min(max(REPORT, LONG_REPORT * self.allowed), max(LEAST_REPORT, 0.1 * self.allowed))
 
     @property
     def launch(self) -> float:

@@ -7,26 +7,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
 import anyio
-from preflight_proto.check import Check, Gpu, Inconclusive, Run, Verdict, nccl, node, run_main
+import msgspec
+from preflight_proto.check import (
+    Check,
+    Failed,
+    Gpu,
+    Inconclusive,
+    Run,
+    Skipped,
+    Verdict,
+    counters,
+    nccl,
+    node,
+    run_main,
+)
 from preflight_proto.check.topology import find_topology
+from preflight_proto.durations import format_duration, gang_run
 from preflight_proto.roster import Roster
 
-from . import blame, domains, judge, network
+from . import blame, domains, fallback, judge, memory, network, nics, sysfs, tuning
 from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import Member
 from .control.messages import Hello, Start, Trouble, VerdictMessage
 from .control.rounds import Probes, Round
 from .ranks import TOPOLOGY_FILE, Ranks
-from .settings import Settings
+from .settings import DEFAULT_SIZE, Settings
 
 __all__ = ["CHECK", "main"]
 
+MAX_TOPOLOGY_FILE: Final = 1024 * 1024
+"""Bytes of a topology file that are compared; published ones have some ten thousand."""
+NARRATION: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+"""NCCL says which network it took at this level alone; :mod:`.output` takes that, and drops the rest."""
 LEAST_PATIENCE: Final = 30.0
 """Seconds that the members have to find each other even when the roster came at the last moment."""
 
@@ -42,24 +60,47 @@ class Equipment:
     """What the workers get besides the environment."""
     topology_file: str = ""
     """As the gang is told of it; see :class:`.control.messages.Hello`."""
+    topology_content: bytes | None = None
     trouble: Trouble | None = None
+    nvlink: str = ""
+    """The NVLink domain that the driver says these GPUs are in."""
+    own: Verdict | None = None
+    """What this member knows of itself, whatever the gang concludes: a GPU of its own is missing."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The workers' environment, the workload's variables in it that may bend the measurement, the interface that the check chose, and the adapters."""
+
+    environ: Mapping[str, str]
+    unusual: tuple[str, ...]
+    interface: str
+    adapters: nics.Adapters
+    reaches: bool = False
+    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and the workload has not switched it off."""
 
 
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
-    environ, unusual = _environment(os.environ, run.gang.settings.pod_ip)
+    tree = sysfs.snapshot()
+    adapters = _adapters(run, tree)
+    reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
+    environ, unusual, interface = _environment(os.environ, run.gang.settings.pod_ip, adapters.fabric)
+    if transport := nccl.transport_variables(environ):
+        run.progress(f"variables for the network: {', '.join(transport)}")
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
         while True:
-            ended = await _once(run, ranks, tuple(unusual))
+            ended = await _once(run, ranks, Workload(environ, tuple(unusual), interface, adapters, reaches))
             if ended is not None:
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> Verdict | None:
+async def _once(run: Run[Settings], ranks: Ranks, workload: Workload) -> Verdict | None:
     """Join one generation; None when it ended before its run began."""
     roster, equipment = await _gather(run)
     assert roster.rank is not None
+    variables, topology_content = tuning.digest(workload.environ, workload.interface, equipment.topology_content)
     hello = Hello(
         rank=roster.rank,
         pod=run.kit.pod_name,
@@ -67,17 +108,42 @@ async def _once(run: Run[Settings], ranks: Ranks, unusual: tuple[str, ...]) -> V
         backend=equipment.backend,
         workers=equipment.workers,
         model=equipment.gpus[0].name if equipment.gpus else "",
-        fabric=run.settings.fabric,
-        unusual=unusual,
+        fabric=workload.adapters.fabric,
+        nic=workload.adapters.nic,
+        imex=workload.adapters.imex,
+        nvlink=equipment.nvlink if workload.reaches else "",
+        rdma=workload.adapters.rdma and not fallback.chosen(workload.environ),
+        adapters=workload.adapters.findings,
+        unusual=workload.unusual,
+        variables=variables,
         topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
         topology_file=equipment.topology_file,
+        topology_content=topology_content,
+        past=roster.past,
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
     member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)
     run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")
-    return None if verdict is None else blame.verdict_of(verdict, roster.rank)
+    if verdict is None:
+        return None
+    size = run.settings.size or DEFAULT_SIZE[equipment.backend]
+    details = memory.details(hello, roster.nnodes or 0, verdict, size)
+    return equipment.own or replace(blame.verdict_of(verdict, roster.rank), details=details)
+
+
+def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
+    """What the node brings; what the operator says of the fabric stands before what was found."""
+    found = nics.recognise(tree, os.environ.get("NCCL_IB_HCA", ""))
+    run.progress(f"network adapters: {found.nic or 'none that this pod may use for RDMA'}")
+    for finding in found.findings:
+        run.progress(f"network adapter {finding}")
+    if run.settings.fabric:
+        run.progress(f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {found.fabric or 'unknown'}")
+        return replace(found, fabric=run.settings.fabric, imex=False)
+    run.progress(f"fabric {found.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if found.imex else ''}")
+    return found
 
 
 def _peak() -> float:
@@ -112,27 +178,45 @@ async def _equipment(run: Run[Settings]) -> Equipment:
     try:
         gpus = await run.gpus()
         chosen = await find_topology(run.settings, os.environ)
-    except Inconclusive as error:
+    except (Inconclusive, Skipped) as error:
         return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
+    except Failed as error:
+        verdict = error.verdict
+        return Equipment("nccl", trouble=Trouble("local", verdict.code, verdict.reason.rstrip(".")), own=verdict)
     run.progress(f"topology: {chosen.why}")
     variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
     mig = [gpu for gpu in gpus if gpu.mig]
     trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
-    return Equipment("nccl", len(gpus), gpus, variables, chosen.why if variables else "", trouble)
+    content = await _content(chosen.path) if chosen.path is not None else None
+    if nvlink := await counters.nvlink_domain(gpus):
+        run.progress(f"NVLink domain {nvlink}, by the driver")
+    return Equipment("nccl", len(gpus), gpus, variables, chosen.why if variables else "", content, trouble, nvlink)
+
+
+async def _content(path: str) -> bytes | None:
+    """The beginning of a topology file, or None: NCCL itself says what is wrong with a file that cannot be read."""
+    try:
+        async with await anyio.open_file(path, "rb") as file:
+            return await file.read(MAX_TOPOLOGY_FILE)
+    except OSError:
+        return None
 
 
 async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:
-    """Member, and leader where this is rank 0, until the verdict; None when the roster changed before the run began."""
-    allowed = run.kit.check_timeout or run.check.timeout
+    """Member, and leader where this is rank 0 or rank 0 is lost, until the verdict; None when the roster changed before the run began."""
+    assert roster.nnodes is not None
+    given = run.kit.check_timeout
+    allowed = given or gang_run(roster.nnodes * member.hello.workers)
     patience = max(run.gang.patience, LEAST_PATIENCE)
     run.restart_deadline(patience + 2 * LEAST_PATIENCE + allowed)
     verdict: VerdictMessage | None = None
     async with anyio.create_task_group() as helpers:
-        helpers.start_soon(_start_clock, run, member, allowed)
+        helpers.start_soon(_start_clock, run, member, allowed, given is None)
         watching = anyio.CancelScope()
         async with anyio.create_task_group() as group:
             if roster.rank == 0:
-                group.start_soon(_lead, run, roster, patience, allowed)
+                group.start_soon(_lead, run, roster, patience, given)
+            member.lead = lambda place: group.start_soon(_lead_in_place, run, roster, given, place)
             group.start_soon(_watch_roster, run, roster, member, group.cancel_scope, watching)
             verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.obey)
             watching.cancel()  # the verdict stands; the leader stays until all have it
@@ -140,9 +224,10 @@ async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: 
     return verdict
 
 
-async def _start_clock(run: Run[Settings], member: Member, allowed: float) -> None:
+async def _start_clock(run: Run[Settings], member: Member, allowed: float, grows: bool) -> None:
+    """``grows``: the leader knows what the gang's size allows; members may differ in the GPUs that they have."""
     await member.begun.wait()
-    run.restart_deadline(allowed)
+    run.restart_deadline(max(allowed, member.allowed) if grows else allowed)
 
 
 async def _watch_roster(
@@ -164,11 +249,20 @@ async def _watch_roster(
         raise Inconclusive(code, reason)
 
 
-async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: float) -> None:
+async def _lead_in_place(run: Run[Settings], roster: Roster, given: float | None, place: int) -> None:
+    """Rank 0's parent is lost, and this one follows it; where it cannot, the next one does."""
+    try:
+        await _lead(run, roster, max(run.gang.patience, LEAST_PATIENCE), given, place)
+    except Inconclusive as error:
+        run.progress(f"this pod cannot lead: {error.reason}")
+
+
+async def _lead(run: Run[Settings], roster: Roster, patience: float, given: float | None, place: int = 0) -> None:
+    """``given``: CHECK_TIMEOUT, None where it grows with the gang. ``place``: among those who may lead."""
     address = run.gang.settings.pod_ip
     assert roster.master_port is not None
     master_port = roster.master_port
-    budget = Budget(allowed)
+    budget = Budget(given or gang_run(0))
     begun: float | None = None
     launched = 0.0
     probing: float | None = None
@@ -191,15 +285,27 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
         run.progress(f"leader: {text}")
 
     def step(hellos: Mapping[int, Hello], rounds: Rounds) -> Start | Probes | VerdictMessage:
+        nonlocal budget
+        if not rounds:
+            budget = Budget(given or gang_run(sum(hello.workers for hello in hellos.values())))
         ports = (master_port, *([network.free_port(address)] if rounds else []))
         may_retry = budget.left(spent()) > budget.launch
         spare = budget.spare(spent(), spent() - launched)
-        plan = judge.Plan(run.settings, ports, left(rounds), may_retry, spare, seed=roster.generation, say=say)
+        plan = judge.Plan(
+            run.settings,
+            ports,
+            left(rounds),
+            may_retry,
+            spare,
+            seed=roster.generation,
+            now=anyio.current_time(),
+            say=say,
+        )
         what = judge.next_step(plan, hellos, rounds)
         if isinstance(what, Start) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
                 say(line)
-        return what
+        return msgspec.structs.replace(what, allowed=budget.allowed) if isinstance(what, Start) else what
 
     def launch_within(what: Start) -> tuple[float, float]:
         """The first launch may take the gang's share, a second one all but what the report needs, and one without topology files its own."""
@@ -209,16 +315,18 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, allowed: fl
             return min(budget.launch, what.timeout), what.timeout
         return budget.launch, budget.launch if what.round == 1 else budget.left(launched)
 
-    await Leader(roster, address, say).lead(patience, launch_within, step)
+    await Leader(roster, address, say, place=place).lead(patience, launch_within, step)
 
 
-def _environment(environ: Mapping[str, str], address: str) -> tuple[dict[str, str], list[str]]:
-    """The workers' environment, and the workload's variables that may bend the measurement."""
+def _environment(environ: Mapping[str, str], address: str, fabric: str) -> tuple[dict[str, str], list[str], str]:
+    """On this fabric: the workers' environment, the workload's variables that may bend the measurement, and NCCL_SOCKET_IFNAME where it is ours."""
     name = network.interface_of(address)
-    ours = {"GLOO_SOCKET_IFNAME": name} if name else {}
+    ours = dict(NARRATION)
+    ours |= {"GLOO_SOCKET_IFNAME": name} if name else {}
     if name and not environ.get("NCCL_SOCKET_IFNAME"):
         ours["NCCL_SOCKET_IFNAME"] = f"={name}"  # "=": this name and no other that begins so
-    return nccl.environment(environ, **ours), nccl.unusual_variables(environ)
+    unusual = nccl.unusual_variables(environ, nics.kind_of(fabric))
+    return nccl.environment(environ, **ours), unusual, ours.get("NCCL_SOCKET_IFNAME", "")
 
 
 CHECK: Final = Check(
@@ -228,7 +336,10 @@ CHECK: Final = Check(
     settings=Settings,
     probe=probe,
     gang=True,
+    timeout=gang_run(0),
+    timeout_said=f"{format_duration(gang_run(0))}, and {gang_run(513) - gang_run(512):.1f} s for each rank beyond 512",
     on_inconclusive="block",  # ADR-026: a gang that does not form fails its init containers
+    tool_variables=("^NCCL_(?!LOOPBACK_|ALLREDUCE_)", "^(UCX|FI|GLOO|TORCH|PYTORCH|TORCHELASTIC)_"),
     about="all-reduce over the whole gang: every element verified, bus bandwidth against a floor.",
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["LEVELS", "choose", "kept"]
+__all__ = ["LEVELS", "NVLINK", "choose", "kept", "places"]
 
 LEVELS: Final = (
     "network.topology.nvidia.com/accelerator",
@@ -23,6 +23,10 @@ LEVELS: Final = (
 From NVIDIA Topograph (``accelerator``, ``leaf``, and ``block`` as its older name for a leaf), Amazon EC2's instance topology (layer 3 is the
 one nearest to the instance) and Google Compute Engine's (a sub-block is one rack of a block).
 """
+
+
+NVLINK: Final = LEVELS[0]
+"""Of these, the one whose nodes reach each other by NVLink: what they exchange says nothing of their network adapters."""
 
 
 def kept(labels: Mapping[str, str], own: str = "") -> dict[str, str]:
@@ -47,3 +51,17 @@ def choose(nodes: Sequence[Mapping[str, str]]) -> tuple[str, tuple[str | None, .
 
     label = max(labels, key=worth)  # of equals the first
     return label, tuple(node.get(label) for node in nodes)
+
+
+def places(
+    nodes: Sequence[Mapping[str, str]], told: Sequence[str] = ()
+) -> tuple[str, tuple[str | None, ...], tuple[str | None, ...]]:
+    """(the label taken, the switch that each node is behind, the NVLink domain that each is in with another one).
+
+    ``told``: of each node, the domain that its driver says, which stands before a label where any driver says one.
+    """
+    racks = [one or None for one in told] if any(told) else [node.get(NVLINK) for node in nodes]
+    shared = tuple(one if one is not None and racks.count(one) > 1 else None for one in racks)
+    if any(shared):
+        nodes = [{key: value for key, value in node.items() if key != NVLINK} for node in nodes]
+    return (*choose(nodes), shared)

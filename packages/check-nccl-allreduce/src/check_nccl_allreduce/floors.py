@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["SIZES", "Row", "bus_bandwidth", "find", "known", "nodes_class", "slowest"]
+__all__ = [
+    "SIZES",
+    "Ring",
+    "Row",
+    "bus_bandwidth",
+    "find",
+    "known",
+    "nodes_class",
+    "ring_floor",
+    "rings",
+    "slowest",
+    "wire",
+]
 
 SIZES: Final = range(4 * 1024**3, 16 * 1024**3 + 1)
 """Bytes per rank for which the rows hold: their own 4 GiB, and what is larger, which is not slower."""
@@ -30,10 +43,32 @@ class Row:
     floor: float
     source: str
 
+    @property
+    def corroborated(self) -> bool:
+        """Whether two sources say what is healthy. One alone may have measured something else: its floor fails nobody by itself."""
+        return len(self.source.split(";")) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What a ring between two nodes reaches, as ``share`` of the sum of their adapters' rates."""
+
+    model: tuple[str, ...]
+    but_not: tuple[str, ...]
+    gpus: int
+    kind: str
+    share: float
+    healthy: tuple[float, ...]
+    source: str
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(files(__package__).joinpath("floors.toml").read_text(encoding="utf-8"))
+
 
 @cache
 def known() -> tuple[Row, ...]:
-    data = tomllib.loads(files(__package__).joinpath("floors.toml").read_text(encoding="utf-8"))
     return tuple(
         Row(
             tuple(row["model"]),
@@ -46,7 +81,23 @@ def known() -> tuple[Row, ...]:
             float(row["floor"]),
             row["source"],
         )
-        for row in data["row"]
+        for row in _table()["row"]
+    )
+
+
+@cache
+def rings() -> tuple[Ring, ...]:
+    return tuple(
+        Ring(
+            tuple(row["model"]),
+            tuple(row.get("not", ())),
+            row["gpus"],
+            row["kind"],
+            float(row["share"]),
+            tuple(float(value) for value in row["healthy"]),
+            row["source"],
+        )
+        for row in _table()["ring"]
     )
 
 
@@ -59,13 +110,28 @@ def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> Row | Non
     """The row for this gang, or None: then nothing is known that could fail it. ``size`` in bytes per rank."""
     if size not in SIZES or nodes < 2 or not fabric:
         return None
-    name = model.lower()
     for row in known():
-        if (row.gpus, row.nodes, row.fabric) != (gpus, nodes_class(nodes), fabric):
-            continue
-        if any(part.lower() in name for part in row.model) and not any(part.lower() in name for part in row.but_not):
+        if (row.gpus, row.nodes, row.fabric) == (gpus, nodes_class(nodes), fabric) and _is(model, row):
             return row
     return None
+
+
+def wire(fabric: str) -> float | None:
+    """GB/s (10^9) that a node's adapters carry together, by the fabric's name: ``ib-8x400`` is 400. None where the name does not say."""
+    match = re.fullmatch(r"[a-z]+-(\d+)x(\d+)", fabric)
+    return int(match[1]) * int(match[2]) / 8 if match else None
+
+
+def ring_floor(model: str, gpus: int, fabric: str) -> float | None:
+    """GB/s of bus bandwidth that a ring between two such nodes must reach; None where that is not known."""
+    carried, kind = wire(fabric), fabric.partition("-")[0]
+    row = next((one for one in rings() if (one.gpus, one.kind) == (gpus, kind) and _is(model, one)), None)
+    return row.share * carried if row is not None and carried is not None else None
+
+
+def _is(model: str, row: Row | Ring) -> bool:
+    name = model.lower()
+    return any(part.lower() in name for part in row.model) and not any(part.lower() in name for part in row.but_not)
 
 
 def bus_bandwidth(size: int, times: Sequence[Sequence[float]], world: int) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import floors
+from . import domains, floors
 from .control.messages import Hello, Start, VerdictMessage
 from .control.rounds import Round
 from .localise import Zone
 from .settings import Settings, show_size
 
-__all__ = ["Gate", "gbps", "hold", "no_row", "table_row", "verdict"]
+__all__ = ["Gate", "fabric_of", "gbps", "hold", "no_row", "ring_fabric", "table_row", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ def hold(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Gate:
         floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
     else:
         return Gate(Zone.UNKNOWN, busbw, no_row(hellos, start))
-    zone = Zone.BELOW if busbw < floor else Zone.BETWEEN if busbw < 0.9 * expected else Zone.PASSED
+    decides = settings.threshold is not None or (row is not None and row.corroborated)
+    zone = Zone.BETWEEN if busbw < max(floor, 0.9 * expected) else Zone.PASSED
+    if busbw < floor and decides:
+        zone = Zone.BELOW
     return Gate(zone, busbw, source, floor, expected)
 
 
@@ -69,7 +72,9 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Ver
             metadata,
         )
     note = (
-        f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
+        f"below the floor of {floor:g}, which fails nobody by itself as one source alone says what is healthy"
+        if busbw < floor
+        else f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
         if gate.zone is Zone.BETWEEN
         else f"{expected:g} expected"
     )
@@ -83,18 +88,50 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Ver
     )
 
 
+def fabric_of(hellos: Mapping[int, Hello]) -> str | None:
+    """The fabric that all members share, empty where it is unknown; None where theirs differ.
+
+    Members whose adapters can do the same share one, whatever they do now: a node with a dead port is held against what its peers have.
+    """
+    if _one_nvlink_domain(hellos):
+        return "mnnvl"
+    fabrics = {hello.fabric for hello in hellos.values()}
+    if len(fabrics) == 1:
+        return fabrics.pop()
+    [*able] = {hello.nic for hello in hellos.values()}
+    if len(able) > 1 or not able[0]:
+        return None
+    return max(fabrics, key=lambda fabric: (floors.wire(fabric) or 0.0, fabric))
+
+
+def _one_nvlink_domain(hellos: Mapping[int, Hello]) -> bool:
+    named = {hello.nvlink or hello.topology.get(domains.NVLINK, "") for hello in hellos.values()}
+    return len(named) == 1 and "" not in named and all(hello.imex for hello in hellos.values())
+
+
 def table_row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
     """What the table says of this gang; None where it knows nothing of it, or the measurement is none of the table's."""
-    kinds = {(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}
+    kinds, fabric = {(hello.model, hello.workers) for hello in hellos.values()}, fabric_of(hellos)
     if (
         len(kinds) > 1
+        or fabric is None
         or start.backend != "nccl"
         or start.op != "sum"
         or any(hello.unusual for hello in hellos.values())
     ):
         return None
-    [(model, gpus, fabric)] = kinds
+    [(model, gpus)] = kinds
     return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
+
+
+def ring_fabric(hellos: Mapping[int, Hello], start: Start) -> str | None:
+    """The fabric whose wire the probes' rings are held against; None where a variable may bend them, or NCCL does not carry them.
+
+    Between nodes of one NVLink domain rings pass no adapter, and no wire is known.
+    """
+    if start.backend != "nccl" or any(hello.unusual for hello in hellos.values()):
+        return None
+    return fabric_of(hellos)
 
 
 def no_row(hellos: Mapping[int, Hello], start: Start) -> str:
@@ -105,10 +142,11 @@ def no_row(hellos: Mapping[int, Hello], start: Start) -> str:
         return f"the table's are of sums, not of {start.op} (NCCL_ALLREDUCE_OP)"
     if unusual := sorted({name for hello in hellos.values() for name in hello.unusual}):
         return f"the workload sets {', '.join(unusual)}"
-    if len({(hello.model, hello.workers, hello.fabric) for hello in hellos.values()}) > 1:
+    shared = fabric_of(hellos)
+    if shared is None or len({(hello.model, hello.workers) for hello in hellos.values()}) > 1:
         return "the members' hardware differs"
     hello = hellos[0]
-    fabric = f"the fabric {hello.fabric}" if hello.fabric else "an unknown fabric (NCCL_ALLREDUCE_FABRIC)"
+    fabric = f"the fabric {shared}" if shared else "an unknown fabric (NCCL_ALLREDUCE_FABRIC)"
     return f"none is known for {hello.workers} x {hello.model} on {fabric}"
 
 

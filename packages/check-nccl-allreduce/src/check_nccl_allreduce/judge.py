@@ -13,13 +13,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from . import blame, floors, gate, localise, probing, topology
+from . import blame, fallback, floors, gate, localise, memory, probing, syndrome, topology
 from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
 from .control.rounds import ProbeRound, Probes, Round
 from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings
 
 T = TypeVar("T")
+CONTRAST: Final = 1.1
+"""Times the members' median, from which one member's own time stands out: all wait for each other, so that healthy ones hardly differ."""
+SUSPECTS: Final = 8
+"""Names in a line of the log."""
 
 __all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "spread"]
 
@@ -33,7 +37,7 @@ One without topology files comes on top of them."""
 class Plan:
     """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they allow another launch, a seed.
 
-    ``spare``: seconds that a launch without topology files may take, 0 where it does not fit. ``say`` hears what the log should tell
+    ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology files may take, 0 where it does not fit. ``say`` hears what the log should tell
     besides the verdict.
     """
 
@@ -43,6 +47,7 @@ class Plan:
     may_retry: bool = True
     spare: float = 0.0
     seed: int = 0
+    now: float = 0.0
     say: Callable[[str], None] = lambda _: None
 
 
@@ -50,6 +55,27 @@ def next_step(
     plan: Plan, hellos: Mapping[int, Hello], rounds: Sequence[Round | ProbeRound]
 ) -> Start | Probes | VerdictMessage:
     """Another launch, a round of probes, or the end."""
+    what = _next(plan, hellos, rounds)
+    if not isinstance(what, VerdictMessage):
+        return what
+    launches = [one for one in rounds if isinstance(one, Round)]
+    return _with_adapters(hellos, fallback.noted(launches[-1], what) if launches else what)
+
+
+def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> VerdictMessage:
+    """The failed gang's verdict with what members know of their own network adapters. It makes nothing fatal and blames nobody."""
+    known = {rank: "; ".join(hello.adapters) for rank, hello in sorted(hellos.items()) if hello.adapters}
+    if verdict.outcome != "failed" or not known:
+        return verdict
+    told = "; ".join(f"{_who(hellos, rank)}: {text}" for rank, text in known.items())
+    named = {rank: f"its network adapters: {text}" for rank, text in known.items()}
+    named = blame.together(verdict.named, named)
+    return msgspec.structs.replace(verdict, named=named, metadata=verdict.metadata | {"adapters": told})
+
+
+def _next(
+    plan: Plan, hellos: Mapping[int, Hello], rounds: Sequence[Round | ProbeRound]
+) -> Start | Probes | VerdictMessage:
     launches = [one for one in rounds if isinstance(one, Round)]
     probed = [one for one in rounds if isinstance(one, ProbeRound)]
     if not launches:
@@ -62,6 +88,8 @@ def next_step(
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
         return _start(plan, hellos, number)
+    if (fallen := fallback.verdict(hellos, last, verdict)) is not None:
+        return fallen
     if topology.suspected(hellos, last, verdict):
         if not probed and plan.spare > 0:
             plan.say(f"round {number} without NCCL's topology file, because: {verdict.reason}")
@@ -74,7 +102,7 @@ def next_step(
         verdict, final = topology.compared(hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict)
         if final:
             return verdict
-    if (found := zone_of(plan.settings, hellos, last)) is None:
+    if (found := zone_of(plan.settings, hellos, last, plan.seed)) is None:
         return verdict
     return _localised(plan, hellos, last, probed, base=verdict, found=found)
 
@@ -89,33 +117,50 @@ def _localised(
     found: tuple[Zone, float],
 ) -> Probes | VerdictMessage:
     zone, gbps = found
-    shape = probing.Map.of(hellos, last.start, plan.settings.threshold)
-    state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps)
-    state = probing.replay(state, shape, probed)
-    step, in_time = localise.next(state), True
+    shape = probing.Map.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
+    state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
+    state = probing.replay(state, shape, hellos, last.start, probed)
+    until = probing.last_start(shape, probed, plan.now, plan.timeout)
+    step, in_time = localise.next(state, plan.now, until), True
     if isinstance(step, localise.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
-        probes = probing.next_probes(step, shape, hellos, last.start, probed, left=plan.timeout, hung=hung)
+        probes = probing.next_probes(
+            step, shape, hellos, last.start, probed, left=plan.timeout, hung=hung, launched=last.ready_after
+        )
         if probes is not None:
             number = last.number + len(probed) + 1
             if not probed:
+                if zone is Zone.WRONG and (told := syndrome.gang(last.start.world, hellos, last.results)) is not None:
+                    plan.say(f"the sum: {told.told}")
                 plan.say(f"looking for the cause: {base.reason}")
                 plan.say(shape.told())
+            waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
+            suspects = ", ".join(shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS])
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
+                f"{waits}{f'; suspected so far: {suspects}' if suspects else ''}"
             )
             return replace(probes, round=number)
         step, in_time = probing.finish(state), False
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
-    return blame.verdict(base, zone, blame.Found(step, shape, probing.causes(probed), in_time))
+    verdict = blame.verdict(base, zone, blame.Found(step, shape, probing.causes(probed), in_time))
+    return msgspec.structs.replace(verdict, seen=memory.seen(shape.ranks, state))
 
 
-def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple[Zone, float] | None:
+def _corrupted(shape: probing.Map, hellos: Mapping[int, Hello], last: Round, zone: Zone) -> int:
+    """The node whose part of the gang's own sum was wrong, -1 where that is not told."""
+    told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
+    return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
+
+
+def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: int) -> tuple[Zone, float] | None:
     """Where the gang's own all-reduce stands, and its GB/s; None where nothing is to be localised.
 
     That is: it passed, somebody could not take part, or what it says is known already. A gang that moves its data by
     gloo and has no floor is not compared among itself: the machines under it are shared, and it says nothing about hardware.
+    Without a floor, nothing says that the gang is slow: its nodes are compared where its own ranks' times differ, where it is slower than
+    what its nodes usually reach, and in a share of starts that ``seed`` chooses.
     """
     if last.left or last.lost:
         return None
@@ -129,15 +174,28 @@ def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tup
         hung = all(last.is_ready(rank) for rank in hellos) and not silent
         return (Zone.HANG, 0.0) if hung else None
     held = gate.hold(settings, hellos, last)
-    wanted = held.zone is not Zone.PASSED and (held.floor is not None or last.start.backend == "nccl")
-    return (held.zone, held.busbw) if wanted else None
+    if held.zone is Zone.PASSED:
+        return None
+    if held.floor is None and (last.start.backend != "nccl" or not _curious(settings, hellos, last, seed)):
+        return None
+    return held.zone, held.busbw
+
+
+def _curious(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: int) -> bool:
+    """Whether a gang without a floor is looked into: a member's own times stand out, its nodes usually reach more, or it is its turn."""
+    if memory.slower(hellos, last.start, gate.hold(settings, hellos, last).busbw):
+        return True
+    middles = sorted(median(result.times) for result in last.results.values())
+    if middles[-1] > CONTRAST * middles[len(middles) // 2]:
+        return True
+    return localise.chance(seed) < settings.localise_share / 100
 
 
 def first(plan: Plan, hellos: Mapping[int, Hello]) -> Start | VerdictMessage:
     """The first round, unless somebody cannot take part or the members do not fit together."""
     for rank, hello in sorted(hellos.items()):
         if (trouble := hello.trouble) is not None:
-            outcome = "skipped" if trouble.code == "MIG" else "inconclusive"
+            outcome = "skipped" if trouble.code in {"MIG", "GPU_SHARED"} else "inconclusive"
             return VerdictMessage(outcome, trouble.code, f"{_who(hellos, rank)}: {trouble.text}")
     backends = {hello.backend for hello in hellos.values()}
     if len(backends) > 1:
@@ -166,7 +224,16 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
 
 
 def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
-    """What the log should say about the floor before the measurement."""
+    """What the log should say about the members' adapters and the floor before the measurement."""
+    adapters = [
+        f"warning: {_who(hellos, rank)}: network adapter {text}"
+        for rank, hello in sorted(hellos.items())
+        for text in hello.adapters
+    ]
+    return adapters + _of_floor(settings, hellos, start)
+
+
+def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
     row = gate.table_row(hellos, start)
     if settings.threshold is None:
         if row is None:
@@ -176,7 +243,8 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
                 else "its measurement fails nobody in"
             )
             return [f"no floor: {gate.no_row(hellos, start)}; the gang {then}"]
-        return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source})"]
+        alone = "" if row.corroborated else ", one source alone: it fails nobody by itself"
+        return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"]
     lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
     if row is not None and settings.threshold < row.floor / 2:
         lines.append(
@@ -212,18 +280,28 @@ def _wrong_data(hellos: Mapping[int, Hello], last: Round, wrong: Mapping[int, Re
     elements = sum(result.wrong for result in wrong.values())
     _, result = _first(wrong)
     whole = "every member" if len(wrong) == len(hellos) else ", ".join(_who(hellos, rank) for rank in sorted(wrong))
-    return VerdictMessage(
+    seen = f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}"
+    verdict = VerdictMessage(
         "failed",
         "WRONG_DATA",
-        f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}.",
+        f"{seen}.",
         metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
     )
+    told = syndrome.gang(last.start.world, hellos, last.results)
+    return verdict if told is None else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), told)
+
+
+_ORDER = ("environment", "device", "died", "refused", "launch", "class", "peer")
+
+
+def _explains(trouble: Trouble) -> str:
+    """Its kind; but that nobody answers at a peer's address is what the survivors of a rank that ended say too."""
+    return "refused" if trouble.code == "BOOTSTRAP" else trouble.kind
 
 
 def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble]) -> tuple[VerdictMessage, bool]:
     """Errors, in the order in which they explain each other: a survivor's complaint says nothing about the survivor."""
-    order = ("environment", "device", "died", "launch", "class", "peer")
-    rank, trouble = min(troubles.items(), key=lambda item: (order.index(item[1].kind), item[0]))
+    rank, trouble = min(troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0]))
     text = f"{_who(hellos, rank)}: {trouble.text}"
     if trouble.kind == "environment":
         return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
@@ -235,10 +313,23 @@ def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble]) -> t
         return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
     metadata = {"kind": trouble.kind, "pod": hellos[rank].pod, "detail": trouble.text}
     verdict = VerdictMessage("failed", trouble.code, f"{text}.", metadata=metadata)
-    if trouble.kind == "device":  # its own word on its own device: nobody else could know better
-        same = {one: trouble.code for one, hello in sorted(hellos.items()) if hello.node == hellos[rank].node}
-        verdict = msgspec.structs.replace(verdict, blamed=same)
+    if trouble.kind == "device":
+        verdict = _of_devices(hellos, troubles, verdict)
     return verdict, trouble.kind in {"died", "peer"}
+
+
+def _of_devices(
+    hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble], verdict: VerdictMessage
+) -> VerdictMessage:
+    """Each node's own word on its own device: nobody else could know better, unless many say it at once."""
+    codes = {
+        hellos[rank].node: one.code for rank, one in sorted(troubles.items(), reverse=True) if one.kind == "device"
+    }
+    same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
+    if len(codes) <= localise.many(len({hello.node for hello in hellos.values()})):
+        return msgspec.structs.replace(verdict, blamed=same)
+    told = f"{verdict.reason[:-1]}; {len(codes)} nodes tell of a device fault at the same moment, so that one cause is likely, and none is blamed."
+    return msgspec.structs.replace(verdict, reason=told)
 
 
 def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:

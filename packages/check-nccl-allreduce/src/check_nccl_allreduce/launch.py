@@ -28,12 +28,12 @@ from preflight_proto.roster import Roster
 
 from . import troubles
 from .control.messages import Detail, Opened, Probe, Result, Stage, Start, Trouble
-from .lines import Began, Line, Worker, numbers, order_of, slowest
+from .lines import Began, Line, Worker, numbers, order_of, residuals, slowest
+from .output import Output
 
 __all__ = ["Agent"]
 
 AGENT: Final = "check_nccl_allreduce.worker.agent"
-MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
@@ -41,7 +41,9 @@ DETAIL_WITHIN: Final = 8.0
 """Seconds to wait for rails and directions once a probe is done, and the share of the probe's time that they may take."""
 DETAIL_SHARE: Final = 0.25
 DEATH_WITHIN: Final = 10.0
-"""Seconds to wait for killed processes; one that stays longer sits in the kernel, and waiting would not help."""
+"""Seconds to wait for killed processes where nobody says how long there is time."""
+DEATH_SHARE: Final = 0.25
+"""Of a second launch's time, what the first one's processes may take to go: eight contexts are torn down under one lock of the driver."""
 
 
 class Agent:
@@ -55,7 +57,7 @@ class Agent:
         self._environ, self._group = environ, group
         self._home = Path(tempfile.mkdtemp(prefix="preflight-"))
         self._workers: dict[int, Worker] = {}
-        self._output = bytearray()
+        self._output = Output()
         self._process: Process | None = None
         self._news = anyio.Event()
         self._over = False
@@ -64,6 +66,8 @@ class Agent:
         self._ordered = 0.0
         self._warmup, self._backend = 0, ""
         self._stuck = False
+        self.asleep = False
+        """Whether a killed worker sleeps in the kernel, where no signal ends it."""
         self.loaded = anyio.Event()
 
     async def load(self) -> None:
@@ -134,13 +138,14 @@ class Agent:
             "--max-restarts=0",
         ]
         self._workers.clear()
-        self._output.clear()
+        self._output = Output()
         self._launches, self._forks, self._over = self._launches + 1, False, self.ended
         self._ordered, self._warmup, self._backend = anyio.current_time(), start.warmup, start.backend
         await self._tell_agent(
             {
                 "argv": argv,
                 "launch": self._launches,
+                "within": max(DEATH_WITHIN, DEATH_SHARE * start.timeout),
                 "env": {
                     **variables,
                     "PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(),
@@ -148,7 +153,10 @@ class Agent:
                 },
             }
         )
-        return await self._outcome(start.round, count, changed)
+        result = await self._outcome(start.round, count, changed)
+        if not result.wrong:
+            return result
+        return msgspec.structs.replace(result, residuals=residuals(list(self._workers.values())))
 
     @property
     def ended(self) -> bool:
@@ -164,22 +172,30 @@ class Agent:
         entered = max(worker.entered for worker in self._workers.values())
         return Began(self._ordered, entered, max(time for time in times if time is not None))
 
-    async def fork(self, count: int, first_rank: int) -> None:
-        """Have ``count`` fresh workers for probes, the first of them that rank of the gang; the earlier ones are killed."""
+    async def fork(
+        self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None], within: float = 0.0
+    ) -> None:
+        """Have ``count`` fresh workers for probes, with these ``variables`` too (None: unset); the earlier ones are killed.
+
+        Those have ``within`` seconds to go, or :data:`DEATH_WITHIN`. The new ones stand for this member's ``ranks`` of the gang, from ``first_rank`` on.
+        """
         self._workers.clear()
         self._forks = True
+        env = {**variables, "FIRST_RANK": str(first_rank), "OWN_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
         self._over = self.ended
-        await self._tell_agent({"fork": count, "env": {"FIRST_RANK": str(first_rank), "OMP_NUM_THREADS": "1"}})
+        await self._tell_agent({"fork": count, "env": env, "within": within or DEATH_WITHIN})
         while len(self._workers) < count and not self._over and not self._stuck:
             await self._next_news()
 
-    async def open(self, number: int, address: str) -> Opened:
-        """A store in the first worker here, for the others of a probe to meet in."""
+    async def open(self, number: int, address: str, *, store: bool = True) -> Opened:
+        """A store in the first worker here, for the others of a probe to meet in; without ``store``, that there are workers."""
         if self._stuck:
-            return Opened(number, trouble=troubles.stuck(self._backend))
+            return Opened(number, trouble=troubles.stuck(asleep=self.asleep))
         worker = self._workers.get(0)
         if worker is None:
             return Opened(number, trouble=troubles.died("the worker", self.output))
+        if not store:
+            return Opened(number, address=address)
         if worker.port is None:
             worker.order()
             await self._tell_worker(worker, {"open": address})
@@ -193,7 +209,7 @@ class Agent:
     async def probe(self, probe: Probe, roster: Roster, count: int, changed: Callable[[Stage], None]) -> Result:
         """One probe on the workers that are here."""
         if self._stuck:
-            return Result(probe.round, trouble=troubles.stuck(self._backend))
+            return Result(probe.round, trouble=troubles.stuck(asleep=self.asleep))
         begun = anyio.current_time()
         for worker in list(self._workers.values()):
             worker.order()
@@ -240,13 +256,14 @@ class Agent:
         failed_at: float | None = None
         while True:
             if self._stuck:
-                return Result(number, trouble=troubles.stuck(self._backend))
+                return Result(number, trouble=troubles.stuck(asleep=self.asleep))
             workers = list(self._workers.values())
             if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
                 changed(now)
             if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
-                return numbers(number, [w.done for w in workers if w.done is not None])
+                found = numbers(number, [w.done for w in workers if w.done is not None])
+                return msgspec.structs.replace(found, networks=self._output.networks)
             broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
             if broken:
                 failed_at = failed_at or anyio.current_time()
@@ -259,8 +276,8 @@ class Agent:
 
     @property
     def output(self) -> str:
-        """What torchrun and its workers printed, its last part."""
-        return self._output.decode(errors="replace")
+        """What torchrun and its workers printed, its last part, without what NCCL merely narrates."""
+        return self._output.text
 
     def _failure(self, number: int) -> Result:
         workers = sorted(self._workers.values(), key=lambda w: w.local)
@@ -282,8 +299,7 @@ class Agent:
         assert process.stdout is not None
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for chunk in process.stdout:
-                self._output += chunk
-                del self._output[:-MAX_OUTPUT]
+                self._output.feed(chunk)
         await process.wait()
         self._over = True
         self._wake()
@@ -325,7 +341,7 @@ class Agent:
     def _take(self, worker: Worker | None, line: Line, stream: SocketStream) -> Worker | None:
         if worker is None:
             self._over = self._over or (line.over == self._launches and not self._forks)
-            self._stuck = self._stuck or line.stuck
+            self._stuck, self.asleep = self._stuck or line.stuck, self.asleep or line.asleep
             if line.loaded:
                 self.loaded.set()
             if line.rank is None or line.local is None:

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 from anyio.abc import SocketStream
 
-from .control.messages import STAGES, Result, Stage
+from .control.messages import STAGES, Residuals, Result, Stage
 
-__all__ = ["Began", "Line", "Worker", "numbers", "order_of", "slowest"]
+__all__ = ["Began", "Line", "Worker", "numbers", "order_of", "residuals", "slowest"]
 
 SILENT_AFTER: Final = 5.0
 """Seconds without a worker's sign of life, which comes each second."""
@@ -25,10 +25,13 @@ class Line(msgspec.Struct, frozen=True):
     stage: str | None = None
     iteration: int = 0
     times: list[float] | None = None
+    latency: float = 0.0
     detail: tuple[float, float, float] | None = None
     verified: int = 0
     wrong: int = 0
     where: str = ""
+    samples: tuple[tuple[int, int, float], ...] = ()
+    gpu: str = ""
     error: str | None = None
     port: int | None = None
     at: float | None = None
@@ -36,6 +39,8 @@ class Line(msgspec.Struct, frozen=True):
     beat: bool = False
     loaded: bool = False
     stuck: bool = False
+    """Killed workers are not gone after their time; ``asleep``: one of their threads is in a sleep that no signal ends."""
+    asleep: bool = False
     over: int = 0
 
 
@@ -102,9 +107,22 @@ def order_of(stage: Stage) -> tuple[int, int]:
     return STAGES.index(stage.name), stage.iteration
 
 
+def residuals(workers: Sequence[Worker]) -> tuple[Residuals, ...]:
+    """What these workers' wrong sums differ by, once for each different sum."""
+    same: dict[tuple[tuple[int, int, float], ...], list[tuple[int, str]]] = {}
+    for worker in sorted(workers, key=lambda one: one.rank):
+        if worker.done is not None and worker.done.samples:
+            same.setdefault(worker.done.samples, []).append((worker.rank, worker.done.gpu))
+    return tuple(
+        Residuals(tuple(rank for rank, _ in those), tuple(gpu for _, gpu in those), samples)
+        for samples, those in same.items()
+    )
+
+
 def numbers(number: int, lines: Sequence[Line]) -> Result:
     """One report of all workers' last lines: of each iteration the slowest one's time."""
     times = tuple(max(each) for each in zip(*(line.times or [] for line in lines), strict=True))
     wrong = sum(line.wrong for line in lines)
     where = next((line.where for line in lines if line.wrong), "")
-    return Result(number, times, min(line.verified for line in lines), wrong, where)
+    latency = max(line.latency for line in lines)
+    return Result(number, times, min(line.verified for line in lines), wrong, where, latency=latency)

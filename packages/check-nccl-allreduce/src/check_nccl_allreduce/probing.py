@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from . import domains, floors, localise
+from . import domains, floors, hairpin, localise, memory, nics
 from .control.messages import Detail, Hello, Result, Start, Trouble
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
 
-__all__ = ["Map", "causes", "finish", "next_probes", "replay", "seen"]
+__all__ = ["Map", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
 
 TRIALS: Final = 3
 WARMUP: Final = 1
 INIT_SHARE: Final = 0.6
 """Of a round's time, for its communicators to come up: eight GPUs load kernels for most of a minute."""
+LONGER: Final = 1.5
+"""Times what the longest round so far has taken, for one to come."""
+AS_LAUNCHED: Final = 1.5
+"""Times what the gang's own communicator took to come up, for those of new workers, which load the same."""
 LEAST_ROUND: Final = 1.0
 """Seconds; a round that has less is not begun."""
 
@@ -33,21 +37,43 @@ class Map:
     label: str = ""
 
     @classmethod
-    def of(cls, hellos: Mapping[int, Hello], start: Start, threshold: float | None) -> Map:
-        """Members on the same node are one endpoint. Two nodes must reach what the gang must, else what the table says of two."""
+    def of(
+        cls, hellos: Mapping[int, Hello], start: Start, fabric: str | None = None, threshold: float | None = None
+    ) -> Map:
+        """Members on the same node are one endpoint. ``fabric``: what all share; None where theirs differ or the gang has no floor.
+
+        With NCCL two nodes must reach what a ring reaches on their wire, never what the gang must: trees and NVLS may exceed the wire,
+        rings cannot. gloo has rings only, so that the gang's ``threshold`` holds for its pairs too.
+        """
         nodes: dict[str, list[int]] = {}
         for rank, hello in sorted(hellos.items()):
             nodes.setdefault(hello.node or hello.pod, []).append(rank)
-        made = []
-        label, known = domains.choose([hellos[ranks[0]].topology for ranks in nodes.values()])
+        made: list[localise.Endpoint] = []
+        label, known, racks = domains.places(
+            [hellos[ranks[0]].topology for ranks in nodes.values()],
+            [hellos[ranks[0]].nvlink for ranks in nodes.values()],
+        )
         for (node, ranks), domain in zip(nodes.items(), known, strict=True):
             hello, workers = hellos[ranks[0]], sum(hellos[rank].workers for rank in ranks)
-            row = floors.find(hello.model, workers, hello.fabric, 2, start.size)
-            floor = threshold if threshold is not None else row.floor if row is not None else None
-            # A file may slow a healthy node: nodes with different ones are no more comparable than different hardware.
-            own = [] if start.without_topology_file else sorted({hellos[rank].topology_file for rank in ranks} - {""})
-            kind = "/".join([hello.model, str(workers), hello.fabric, *own])
-            made.append(localise.Endpoint(node, kind, domain, pair_floor=floor))
+            floor = threshold if start.backend == "gloo" else None
+            if fabric and start.size in floors.SIZES:
+                floor = floors.ring_floor(hello.model, workers, fabric)
+            # A file or a variable may slow a healthy node: nodes with different ones are no more comparable than different hardware.
+            own = sorted({hellos[rank].variables for rank in ranks} - {""})
+            if not start.without_topology_file:
+                own += sorted({hellos[rank].topology_file for rank in ranks} - {""})
+                own += sorted({hellos[rank].topology_content for rank in ranks} - {""})
+            # What adapters can do says more than what they do: a node with a dead port stays comparable.
+            kind = "/".join(
+                [hello.model, str(workers), nics.kind_of(hello.fabric) if hello.nic else hello.fabric, *own]
+            )
+            nic = "/".join(sorted({hellos[rank].nic for rank in ranks}))
+            rack = racks[len(made)]
+            made.append(
+                localise.Endpoint(
+                    node, kind, domain, pair_floor=floor, nic=nic, nvlink=rack, past=memory.known(hello, start.size)
+                )
+            )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
 
     def told(self) -> str:
@@ -65,19 +91,49 @@ class Map:
         return next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
 
 
-def replay(state: localise.State, shape: Map, rounds: Sequence[ProbeRound]) -> localise.State:
-    """The state after these rounds, the first one first."""
+def replay(
+    state: localise.State, shape: Map, hellos: Mapping[int, Hello], start: Start, rounds: Sequence[ProbeRound]
+) -> localise.State:
+    """The state after these rounds, the first one first, and after those that cannot be run here."""
     for played in rounds:
+        state = _skipped(state, shape, hellos, start)
         step = localise.next(state)
         assert isinstance(step, localise.Round)
-        state = state.after(step, seen(shape, played))
+        state = state.after(step, seen(shape, played), played.at)
+    return _skipped(state, shape, hellos, start)
+
+
+def _skipped(state: localise.State, shape: Map, hellos: Mapping[int, Hello], start: Start) -> localise.State:
+    """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
+    while isinstance(step := localise.next(state), localise.Round) and step.phase is localise.Phase.HAIRPIN:
+        nodes = [probe.members[0] for probe in step.probes]
+        if all(_workers(shape, hellos, start, node) for node in nodes):
+            break
+        last = state.rounds[-1].at if state.rounds else 0.0
+        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(nodes), last)
     return state
+
+
+def _workers(shape: Map, hellos: Mapping[int, Hello], start: Start, node: int) -> dict[int, int]:
+    """By rank, each member's workers in its node's hairpin; empty where there can be none."""
+    ranks = shape.ranks[node]
+    whole = sum(hellos[rank].workers for rank in ranks)
+    count = {rank: hairpin.workers(start.backend, hellos[rank].workers, whole) for rank in ranks}
+    return count if all(count.values()) else {}
+
+
+def last_start(shape: Map, rounds: Sequence[ProbeRound], now: float, left: float) -> float:
+    """The last second at which a round may start that waits for another moment: those after it take as long as the longest so far."""
+    to_come = localise.most_rounds(len(shape.endpoints)) - 1 - len(rounds)
+    longest = max((played.took for played in rounds), default=0.0)
+    return now + left - to_come * max(LEAST_ROUND, LONGER * longest)
 
 
 def finish(state: localise.State) -> localise.Verdict:
     """The verdict on what is known, with nothing learnt from the rounds that there is no time for."""
+    last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localise.next(state), localise.Round):
-        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes))
+        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes), last)
     return step
 
 
@@ -90,26 +146,39 @@ def next_probes(
     *,
     left: float,
     hung: bool,
+    launched: float = 0.0,
 ) -> Probes | None:
-    """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still."""
-    fresh = hung or any(_broke(played) for played in rounds)
-    seconds = left / (localise.MAX_ROUNDS + 1 - step.number)
+    """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still.
+
+    ``launched``: seconds that the gang's communicator took to come up. New workers may take longer for theirs than a round's share of the time.
+    """
+    own = step.phase is not localise.Phase.HAIRPIN and _looped(step, shape, rounds)
+    fresh = hung or own or any(_broke(played) for played in rounds)
+    seconds = (left - step.wait) / (localise.most_rounds(len(shape.endpoints)) + 1 - step.number)
     if seconds < LEAST_ROUND:
         return None
     groups = tuple(shape.members(probe.members) for probe in step.probes)
+    looped: dict[int, int] = {}
+    if step.phase is localise.Phase.HAIRPIN:
+        for probe in step.probes:
+            looped |= _workers(shape, hellos, start, probe.members[0])
     bases: dict[int, int] = {}
     worlds = []
     for group in groups:
         count = 0
         for rank in group:
             bases[rank] = count
-            count += hellos[rank].workers
+            count += looped.get(rank, hellos[rank].workers)
         worlds.append(count)
     detail = frozenset(
         i
         for i, (probe, group) in enumerate(zip(step.probes, groups, strict=True))
         if probe.detail and _halves(group, hellos)
     )
+    init, timeout = INIT_SHARE * seconds, seconds
+    if fresh or looped:
+        init = max(init, AS_LAUNCHED * launched)
+        timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
     return Probes(
         round=0,
         groups=groups,
@@ -119,11 +188,13 @@ def next_probes(
         size=start.size,
         iterations=TRIALS,
         warmup=WARMUP,
-        init=INIT_SHARE * seconds,
-        timeout=seconds,
+        init=min(init, timeout),
+        timeout=timeout,
         fresh=fresh,
         op=start.op,
         detail=detail,
+        hairpins=looped,
+        wait=step.wait,
     )
 
 
@@ -132,6 +203,12 @@ def _broke(played: ProbeRound) -> bool:
     asked = {rank for index in played.order.detail for rank in played.order.groups[index]}
     late = any(rank in asked and result.detail is None for rank, result in played.results.items())
     return late or played.troubled or len(played.results) < len(played.order.bases)
+
+
+def _looped(step: localise.Round, shape: Map, rounds: Sequence[ProbeRound]) -> bool:
+    """Whether members of this round have workers that still keep to their own NICs: their last round was a hairpin."""
+    last = {rank: rank in played.order.hairpins for played in rounds for group in played.order.groups for rank in group}
+    return any(last.get(rank, False) for probe in step.probes for rank in shape.members(probe.members))
 
 
 def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
@@ -160,7 +237,10 @@ def _seen(shape: Map, played: ProbeRound, index: int) -> localise.Result:
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
     parts = [result.detail for result in results if result.detail is not None]
     rails, directions = _detail(order.size, parts) if index in order.detail and len(parts) == len(group) else ((), None)
-    return localise.Result(Status.OK, _bandwidth(order, index, results), rails=rails, directions=directions)
+    latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
+    return localise.Result(
+        Status.OK, _bandwidth(order, index, results), rails=rails, directions=directions, latency=latency
+    )
 
 
 def _detail(size: int, parts: Sequence[Detail]) -> tuple[tuple[float, ...], tuple[float, float] | None]:

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import Final
 
 import anyio
-from preflight_proto.check import Gpu
+import msgspec
+from preflight_proto.check import Gpu, alive
 from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
+from . import hairpin, troubles, tuning
 from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, Trouble
 from .launch import Agent
 from .settings import show_size
@@ -21,6 +23,8 @@ __all__ = ["TOPOLOGY_FILE", "Ranks"]
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
 """Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this member fared."""
+REPORT: Final = 1.0
+"""And those for the answer to reach the leader."""
 
 
 class Ranks:
@@ -36,6 +40,7 @@ class Ranks:
         self._variables: Mapping[str, str] = {}
         self._gpus: tuple[Gpu, ...] = ()
         self._renewed = 0
+        self._looped = False
 
     async def __aenter__(self) -> Ranks:
         await self._group.__aenter__()
@@ -65,8 +70,9 @@ class Ranks:
             case Start():
                 return await self.measure(order, changed)
             case Open():
-                agent = await self._probers(order.round, fresh=order.fresh)
-                return await agent.open(order.round, self._address)
+                agent = await self._probers(order.round, fresh=order.fresh, looped=order.hairpin, time=order.within)
+                opened = await agent.open(order.round, self._address, store=order.store)
+                return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
             case Probe():
                 return await self._probe(order, changed)
 
@@ -87,6 +93,7 @@ class Ranks:
                 ready_said = True
                 self._say("the communicator works")
 
+        self._looped = False
         variables = {**self._variables, TOPOLOGY_FILE: None} if start.without_topology_file else self._variables
         result = await agent.run(start, roster, self._address, self._count, tell, variables=variables)
         result = await self._explained(result)
@@ -98,6 +105,8 @@ class Ranks:
             self._say(
                 f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
             )
+        if result.networks:
+            self._say(f"NCCL's network here: {', '.join(result.networks)}")
         if (began := agent.began) is not None:
             whole, torchrun = began.timed - self._joined, began.entered - began.ordered
             self._say(
@@ -107,23 +116,33 @@ class Ranks:
 
     async def _probe(self, probe: Probe, changed: Callable[[Stage], None]) -> Result:
         assert self._roster is not None
-        agent = await self._probers(probe.round, fresh=probe.fresh)
-        result = await self._explained(await agent.probe(probe, self._roster, self._count, changed))
-        what = f"here: probe {probe.index + 1} of round {probe.round}, {probe.world} ranks"
+        agent = await self._probers(probe.round, fresh=probe.fresh, looped=probe.hairpin, time=probe.init)
+        count = probe.hairpin or self._count
+        result = await self._explained(await agent.probe(probe, self._roster, count, changed))
+        what = f"here: {'hairpin' if probe.hairpin else 'probe'} {probe.index + 1} of round {probe.round}, {probe.world} ranks"
         if result.trouble is not None:
             self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
         else:
             self._say(f"{what}: median {median(result.times) * 1e3:.3f} ms, {result.wrong} wrong element(s)")
         return result
 
-    async def _probers(self, number: int, *, fresh: bool) -> Agent:
-        """Whose workers serve probes: the last launch's own, which have all loaded already, or new ones where these may hang."""
+    async def _probers(self, number: int, *, fresh: bool, looped: int, time: float = 0.0) -> Agent:
+        """Whose workers serve probes: the last launch's own, which have all loaded already, or new ones where these may hang.
+
+        ``looped``: so many that speak to each other over the node's NICs, which takes workers of their own. ``time``: seconds until
+        they must have found each other; whether the old ones are gone has to be told before.
+        """
         agent, roster = self._agent, self._roster
         assert agent is not None
         assert roster is not None
-        if fresh and self._renewed != number:
-            self._renewed = number
-            await agent.fork(self._count, (roster.rank or 0) * self._count)
+        if (fresh or bool(looped) is not self._looped) and self._renewed != number:
+            self._renewed, self._looped = number, bool(looped)
+            variables: Mapping[str, str | None] = (
+                hairpin.VARIABLES if looped else hairpin.back({**self._environ, **self._variables})
+            )
+            variables = {**variables, **tuning.FRESH}
+            within = max(time / 2, time - NVML_WITHIN - REPORT)
+            await agent.fork(looped or self._count, (roster.rank or 0) * self._count, self._count, variables, within)
         return agent
 
     async def _loaded(self) -> Agent:
@@ -138,15 +157,26 @@ class Ranks:
 
     async def _explained(self, result: Result) -> Result:
         """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
-        if result.trouble is None or not self._gpus:
+        if result.trouble is None or (told := await self._told(result.trouble)) == result.trouble:
             return result
+        return Result(result.round, trouble=told)
+
+    async def _told(self, trouble: Trouble | None) -> Trouble | None:
+        """What the driver makes of it: a GPU that it has lost, or that answers neither it nor the kernel."""
+        if trouble is None or not self._gpus:
+            return trouble
+        if trouble.code == "RANK_STUCK":
+            if self._agent is None or not self._agent.asleep:
+                return trouble
+            silent = await alive.silent(self._gpus, NVML_WITHIN)
+            return troubles.unresponsive(silent) if silent else trouble
         lost: dict[str, str] = {}
         with anyio.move_on_after(NVML_WITHIN):
             lost = await devices.lost(self._gpus)
         if not lost:
-            return result
+            return trouble
         told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
-        return Result(result.round, trouble=Trouble("device", "GPU_LOST", f"the driver has lost {told}"))
+        return Trouble("device", "GPU_LOST", f"the driver has lost {told}")
 
     async def _tell_loaded(self, agent: Agent, since: float) -> None:
         await agent.loaded.wait()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto import names
-from preflight_proto.check import Parser, gbps, one_of, setting, text, whole_number
+from preflight_proto.check import gbps, one_of, setting, size, text, whole_number
 from preflight_proto.check.topology import TopologySettings
 
-__all__ = ["DEFAULT_SIZE", "Settings", "show_size", "size"]
+__all__ = ["DEFAULT_SIZE", "Settings", "show_size"]
 
 DEFAULT_SIZE: Final = {"nccl": 4 * 1024**3, "gloo": 8 * 1024**2}
 """Bytes per rank: 4 GiB is ADR-026's; gloo, the stand-in on machines without GPUs, moves a few hundred MB/s."""
@@ -22,21 +21,6 @@ def show_size(value: int) -> str:
     """The shortest way to write ``value`` bytes, e.g. ``4Gi``."""
     unit = next(unit for unit in ("Gi", "Mi", "Ki", "") if value % _UNITS[unit] == 0)
     return f"{value // _UNITS[unit]}{unit}"
-
-
-def size() -> Parser[int]:
-    """Bytes, e.g. ``4Gi`` or ``256Mi``; at least 4 KiB and a multiple of 4, the size of one number."""
-
-    def parse(raw: str) -> int:
-        match = re.fullmatch(r"([0-9]+)(|Ki|Mi|Gi)", raw, re.ASCII)
-        if match is None:
-            raise ValueError
-        value = int(match[1]) * _UNITS[match[2]]
-        if value < 4096 or value % 4 or value > 64 * 1024**3:
-            raise ValueError
-        return value
-
-    return Parser(parse, "a size from 4Ki to 64Gi", "e.g. 4Gi or 256Mi", show_size)
 
 
 @dataclass(frozen=True)
@@ -55,7 +39,7 @@ class Settings(TopologySettings):
     )
     size: int | None = setting(
         "NCCL_ALLREDUCE_SIZE",
-        size(),
+        size(4096, 64 << 30, 4),  # whole numbers of 4 bytes
         default=None,
         help="bytes that each rank reduces; by default 4Gi with nccl and 8Mi with gloo",
     )
@@ -63,6 +47,12 @@ class Settings(TopologySettings):
         "NCCL_ALLREDUCE_ITERATIONS", whole_number(1, 1000), default=20, help="timed iterations; the median counts"
     )
     warmup: int = setting("NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them")
+    localise_share: int = setting(
+        "NCCL_ALLREDUCE_LOCALISE_PERCENT",
+        whole_number(0, 100),
+        default=0,
+        help="percent of the starts in which the nodes of a gang without a known floor are compared with each other although nothing stands out",
+    )
     op: str = setting(
         "NCCL_ALLREDUCE_OP",
         one_of("sum", "max", "min"),
@@ -73,7 +63,7 @@ class Settings(TopologySettings):
         "NCCL_ALLREDUCE_FABRIC",
         text("a fabric class", "e.g. ib-8x400, see the README"),
         default="",
-        help="the network between the nodes, as the table of known hardware calls it; unknown: no floor of the table applies",
+        help="the network between the nodes, as the table of known hardware calls it; by default what the node's adapters show, and where they show none no floor of the table applies",
     )
     domain_label: str = setting(
         "NCCL_ALLREDUCE_DOMAIN_LABEL",

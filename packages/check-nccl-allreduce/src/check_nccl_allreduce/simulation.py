@@ -16,47 +16,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from . import localise
-from .localise import Endpoint, Phase, Probe, Result, Round, State, Status, Verdict, Zone
+from preflight_proto.program import leave, package_version
 
-__all__ = ["Fabric", "Tally", "World", "play", "simulate", "worlds"]
+from . import later, localise
+from .fabrics import SECONDS, Fabric, World
+from .localise import Phase, Result, Round, State, Status, Verdict
 
-_MOST_NODES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What gangs are drawn from. Spreads are standard deviations of natural logarithms."""
-
-    name: str
-    gangs: int
-    nodes: int | None = None  # None: log-uniform from 3 to 4,096
-    labels: bool = True
-    fault: str = "nodes"  # nodes | uplink | leaf | oversubscription | link
-    severity: tuple[float, float] = (0.20, 0.70)  # a bad node's share of normal
-    shares: tuple[float, ...] = (0.0, 0.01, 0.05, 0.10)
-    leaves: tuple[int, int] = (4, 32)
-    least_leaves: int = 1
-    least_in_leaf: int = 1
-    kinds: int = 1
-    noise: float = 0.02  # per edge and round, and again per trial
-    spread: float = 0.015  # among healthy nodes
-    dips: float = 0.005
-    flap: float = 0.0  # probability that a bad node is well in a round
-    tail: int = 0  # degrees of freedom of Student's t in place of the normal
-    drift: float = 0.0  # what the whole fabric loses from round to round
-    symptom: Status = Status.OK  # OK: bad nodes are slow
+__all__ = ["Fabric", "Tally", "World", "bound", "play", "simulate", "worlds"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Figures of one world. Recalls are shares of bad nodes; nodes are counted unless the name says gangs."""
+    """Figures of one world. Nodes are counted unless the name says gangs.
+
+    ``recall_named`` is a share of all bad nodes, ``recall_blamed`` of those that are not alone behind their switch (``judged``).
+    """
 
     gangs: int = 0
     bad: int = 0
+    judged: int = 0
     healthy: int = 0
     healthy_blamed: int = 0
     gangs_healthy_blamed: int = 0
@@ -66,19 +46,22 @@ class Tally:
     rounds: int = 0
     max_rounds: int = 0
     probes: int = 0
+    remembered: int = 0  # healthy nodes of gangs that went before, and how many were bad in some pair there
+    spells: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     by_size: dict[int, list[int]] = field(default_factory=dict)  # power of two: gangs, rounds in all, most rounds
     seconds: float = 0.0
 
-    def add(self, verdict: Verdict, bad: set[int], size: int, probes: int) -> None:
+    def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
         blamed, named = set(verdict.blamed), set(verdict.named)
         self.gangs += 1
         self.bad += len(bad)
+        self.judged += len(judged)
         self.healthy += size - len(bad)
         self.healthy_blamed += len(blamed - bad)
         self.gangs_healthy_blamed += bool(blamed - bad)
         self.healthy_named += len(named - bad)
-        self.bad_blamed += len(blamed & bad)
+        self.bad_blamed += len(blamed & judged)
         self.bad_named += len(named & bad)
         self.rounds += verdict.rounds
         self.max_rounds = max(self.max_rounds, verdict.rounds)
@@ -100,14 +83,16 @@ class Tally:
         return {
             "gangs": self.gangs,
             "bad": self.bad,
+            "bound_percent": round(bound(self.gangs_healthy_blamed, self.gangs), 4),
             "healthy_blamed": self.healthy_blamed,
             "gangs_healthy_blamed": self.gangs_healthy_blamed,
             "healthy_named": self.healthy_named,
-            "recall_blamed": round(self.bad_blamed / self.bad, 6) if self.bad else None,
+            "recall_blamed": round(self.bad_blamed / self.judged, 6) if self.judged else None,
             "recall_named": round(self.bad_named / self.bad, 6) if self.bad else None,
             "max_rounds": self.max_rounds,
             "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
             "probes_per_node": round(self.probes / (self.healthy + self.bad), 3) if self.gangs else None,
+            **({"healthy_with_a_spell": round(self.spells / self.remembered, 6)} if self.remembered else {}),
             "kinds": dict(self.kinds.most_common()),
             "rounds_by_size": {
                 str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
@@ -117,112 +102,37 @@ class Tally:
         }
 
 
-class Fabric:
-    """One gang and the truth about it: draws endpoints and faults, then measures rounds."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world = world
-        self.random = random = Random(f"{world.name}/{number}")  # noqa: S311, a simulation must be repeatable
-        self.size, self.leaf = self._shape()
-        size = self.size
-        kind = [random.randrange(world.kinds) for _ in range(size)]
-        self.rate = [400.0 / 2**k for k in kind]
-        self.quality = [math.exp(random.gauss(0, world.spread)) for _ in range(size)]
-        self.bad: dict[int, float] = {}
-        if world.fault == "nodes":
-            share = random.choice(world.shares)
-            count = min(max(1, round(share * size)), max(1, size // 10)) if share else 0
-            self.bad = {i: random.uniform(*world.severity) for i in random.sample(range(size), count)}
-        self.sick_leaf = self._sick_leaf() if world.fault in {"uplink", "leaf"} else -1
-        self.factor = 1 / random.uniform(1.5, 4) if world.fault == "oversubscription" else random.uniform(0.2, 0.7)
-        endpoints = tuple(
-            Endpoint(f"node-{i}", f"kind-{kind[i]}", f"leaf-{self.leaf[i]}" if world.labels else None)
-            for i in range(size)
-        )
-        self.state = State(endpoints, seed=number).after_gang(Zone.BELOW)
-        self.link = frozenset[int]()
-        if world.fault == "link":
-            first = localise.next(self.state)
-            assert isinstance(first, Round)
-            self.link = frozenset(random.choice(first.probes).members)
-
-    def _shape(self) -> tuple[int, list[int]]:
-        """(number of nodes, leaf of each)."""
-        world, random = self.world, self.random
-        while True:
-            size = world.nodes or round(3 * (_MOST_NODES / 3) ** random.random())
-            leaf: list[int] = []
-            number = 0
-            while len(leaf) < size:
-                leaf += [number] * random.randint(*world.leaves)
-                number += 1
-            leaf = leaf[:size]
-            counts = Counter(leaf)
-            if len(counts) >= world.least_leaves and min(counts.values()) >= world.least_in_leaf:
-                random.shuffle(leaf)  # ranks do not follow the racks
-                return size, leaf
-
-    def _sick_leaf(self) -> int:
-        counts = Counter(self.leaf)
-        return self.random.choice([one for one in sorted(counts) if counts[one] > 1] or sorted(counts))
-
-    def measure(self, one: Round) -> list[Result]:
-        """One result for each probe of the round."""
-        flap = self.world.flap
-        sick = {i: f for i, f in self.bad.items() if not flap or self.random.random() >= flap}
-        return [self._probe(probe, sick, one.number) for probe in one.probes]
-
-    def _probe(self, probe: Probe, sick: dict[int, float], number: int) -> Result:
-        world, random = self.world, self.random
-        members = probe.members
-        if world.symptom is not Status.OK and any(i in sick for i in members):
-            return Result(world.symptom)
-        rate, quality = self.rate, self.quality
-        value = min([rate[i] * quality[i] * sick.get(i, 1.0) for i in members])
-        if world.fault != "nodes":
-            value *= self._path(members)
-        if world.drift:
-            value *= (1 - world.drift) ** number
-        value *= math.exp(self._noise())
-        if random.random() < world.dips:
-            value *= random.uniform(0.3, 0.9)
-        trials = []
-        for _ in range(3):
-            trial = math.exp(self._noise())
-            if random.random() < world.dips:
-                trial *= random.uniform(0.3, 0.9)
-            trials.append(trial)
-        trials.sort()
-        return Result(Status.OK, value * trials[1])
-
-    def _noise(self) -> float:
-        world, random = self.world, self.random
-        if not world.tail:
-            return random.gauss(0.0, world.noise)
-        chi = random.gammavariate(world.tail / 2, 2)
-        return world.noise * random.gauss(0, 1) / math.sqrt(chi / world.tail)
-
-    def _path(self, members: tuple[int, ...]) -> float:
-        """The share of normal that the path between the members' leaves has."""
-        fault, leaf = self.world.fault, self.leaf
-        if fault == "link":
-            return self.factor if len(members) == 2 and self.link == set(members) else 1.0
-        leaves = {leaf[i] for i in members}
-        if fault == "oversubscription":
-            return self.factor if len(leaves) > 1 else 1.0
-        touched = self.sick_leaf in leaves and (fault == "leaf" or len(leaves) > 1)
-        return self.factor if touched else 1.0
+def bound(found: int, gangs: int) -> float:
+    """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for none found the rule of three)."""
+    if not gangs:
+        return 100.0
+    if not found:
+        return min(100.0, 300.0 / gangs)
+    z, share = 1.645, found / gangs
+    centre, wide = share + z * z / (2 * gangs), z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2)
+    return 100 * (centre + wide) / (1 + z * z / gangs)
 
 
-def play(state: State, measure: Callable[[Round], Sequence[Result]]) -> tuple[Verdict, State]:
-    """Localise one gang whose rounds ``measure`` answers: the verdict and the last state."""
-    step = localise.next(state)
+def play(state: State, measure: Callable[[Round], Sequence[Result]], seconds: float = SECONDS) -> tuple[Verdict, State]:
+    """Localise one gang whose rounds ``measure`` answers, each of which takes so long: the verdict and the last state."""
+    now = 0.0
+    step = localise.next(state, now)
     while isinstance(step, Round):
         if step.phase is Phase.GANG:
             raise ValueError("the gang's own round is judged by the gate: start from a state that has its zone")
-        state = state.after(step, measure(step))
-        step = localise.next(state)
+        now += step.wait + seconds
+        state = state.after(step, measure(step), now)
+        step = localise.next(state, now)
     return step, state
+
+
+def _localised(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, State]:
+    """The last of several gangs. Whoever was named in one of them is named."""
+    after = later.follow(fabric, number, lambda one: play(one.state, one.measure))
+    tally.remembered += after.healthy
+    tally.spells += after.spells
+    verdict, state = play(after.state, fabric.measure)
+    return (replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict), state
 
 
 def _part(job: tuple[World, range]) -> tuple[str, Tally]:
@@ -231,9 +141,9 @@ def _part(job: tuple[World, range]) -> tuple[str, Tally]:
     began = time.perf_counter()
     for number in numbers:
         fabric = Fabric(world, number)
-        verdict, state = play(fabric.state, fabric.measure)
+        verdict, state = _localised(fabric, number, tally) if world.before else play(fabric.state, fabric.measure)
         pairs = sum(len(p.round.probes) for p in state.rounds if p.round.phase is not Phase.HALVES)
-        tally.add(verdict, set(fabric.bad), fabric.size, pairs)
+        tally.add(verdict, set(fabric.bad), fabric.judged, fabric.size, pairs)
     tally.seconds = time.perf_counter() - began
     return world.name, tally
 
@@ -265,6 +175,12 @@ def simulate(chosen: Iterable[World], jobs: int = 1, told: Callable[[str], None]
 SMALL = (3, 4, 5, 7, 8, 64, 1024)
 CORRELATED = ("uplink", "leaf", "oversubscription", "link")
 SEVERITIES = (0.20, 0.30, 0.40, 0.50, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
+SEEN: dict[str, Any] = {
+    "labels": {},
+    "latencies": {"labels": "none"},
+    "neither": {"labels": "none", "latency": False},
+}
+"""How a gang can know what stands behind which switch."""
 NOISES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
@@ -275,8 +191,9 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
         return max(1, round(number * scale))
 
     base = World("labels", gangs(10_000))
-    less = replace(base, gangs=gangs(1_000))
-    some = replace(base, gangs=gangs(300))  # without a bar
+    less = replace(base, gangs=gangs(3_000))
+    far = replace(less, most=256, least_leaves=1)
+    some = replace(base, gangs=gangs(300), most=1024)  # without a bar on recall
     one_bad = (1e-9,)  # a share above none is at least one node
     others = {
         "mild: 0.70-0.95 of normal": replace(some, severity=(0.70, 0.95)),
@@ -303,9 +220,75 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
             )
             for n in SMALL
         },
-        "correlated": {fault: replace(less, fault=fault, least_leaves=2) for fault in CORRELATED},
+        "correlated": {fault: replace(far, fault=fault, least_leaves=2) for fault in CORRELATED},
         "correlated_unlabelled": {
-            fault: replace(less, fault=fault, labels=False, least_leaves=2, least_in_leaf=2) for fault in CORRELATED
+            fault: replace(far, fault=fault, labels="none", least_leaves=2) for fault in CORRELATED
+        },
+        "alone": {
+            f"{fault}, {seen}": replace(far, fault=fault, least_leaves=1 if fault == "remote" else 2, **how)
+            for fault in ("remote", "lone", "tiers")
+            for seen, how in SEEN.items()
+        },
+        "partial": {
+            f"{fault}, {seen}": replace(far, fault=fault, **how)
+            for fault in ("card", "line", "pause")
+            for seen, how in SEEN.items()
+        }
+        | {
+            "pause reaches hairpins": replace(far, fault="pause", paused_hairpins=True),
+            "pause reaches hairpins, unlabelled": replace(far, fault="pause", paused_hairpins=True, labels="none"),
+        }
+        | {
+            f"flapping {fault} {p}": replace(far, fault=fault, flap=p, least_leaves=2)
+            for fault in ("leaf", "uplink")
+            for p in (0.3, 0.5, 0.7)
+        },
+        "labels_lie": {
+            f"{fault}, {labels}": replace(far, fault=fault, labels=labels, least_leaves=2)
+            for fault in ("leaf", "uplink", "oversubscription")
+            for labels in ("half", "stale", "one", "own", "random", "coarse")
+        },
+        "busy": {
+            f"{k} rounds": replace(far, fault="busy", rounds=k, labels="true" if k % 2 else "none") for k in range(1, 9)
+        },
+        "hardware": {
+            "two generations": replace(far, fault="none", generations=2),
+            "two generations, unlabelled": replace(far, fault="none", generations=2, labels="none"),
+            "fast outliers": replace(far, fault="outliers"),
+            "fast outliers, 4 or 5 nodes": replace(far, fault="outliers", nodes=5),
+            "hash collisions": replace(far, fault="hash", least_leaves=2),
+            "heavy tails": replace(far, fault="none", tail=3),
+            "dips to 20 %": replace(far, fault="none", dips=0.05, dip=(0.2, 0.9)),
+            "dips 20 %": replace(far, fault="none", dips=0.20),
+            "drift 3 % a round": replace(far, fault="none", drift=0.03),
+        },
+        "bad_nodes": {
+            f"one to three, {seen}": replace(far, bad=(1, 3), severity=(0.2, 0.7), **how) for seen, how in SEEN.items()
+        }
+        | {
+            f"one to three, labels {labels}": replace(far, bad=(1, 3), labels=labels)
+            for labels in ("half", "stale", "one", "own", "random", "coarse")
+        }
+        | {
+            "two generations": replace(far, bad=(1, 3), generations=2, nodes=24),
+            "drift": replace(far, bad=(1, 3), drift=0.03),
+            "behind NVLink": replace(far, bad=(1, 3), racks=True, labels="none"),
+            "one of eight NICs": replace(far, bad=(1, 1), severity=(0.875, 0.875)),
+            "dead path": replace(far, bad=(1, 1), fault="dead"),
+            "flapping": replace(far, bad=(1, 1), flap=0.5),
+        },
+        "victims": {seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()},
+        "mixed": {"everything at once": replace(less, mixed=True)},
+        "fleet": {
+            "flapping, second gang": replace(far, bad=(1, 1), flap=0.5, before=1),
+            "bad nodes, third gang": replace(far, bad=(1, 1), before=2),
+        }
+        | {
+            f"history of a path: {fault}, {how}": replace(
+                far, fault=fault, before=2, rounds=8, least_leaves=2, hairpins=how == "hairpins"
+            )
+            for fault in ("card", "lone", "uplink", "line", "busy")
+            for how in ("hairpins", "one GPU")
         },
         "others": others,
         "severity": {f"{f:.2f}": replace(some, severity=(f, f), shares=(0.01, 0.05, 0.10)) for f in SEVERITIES},
@@ -315,7 +298,7 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
         group: {key: replace(world, name=f"{group} {key}") for key, world in members.items()}
         for group, members in groups.items()
     }
-    return {"labels": base, "no_labels": replace(base, name="no_labels", labels=False, gangs=less.gangs), **named}
+    return {"labels": base, "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs), **named}
 
 
 def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any]:
@@ -339,6 +322,7 @@ def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description="Localisation in worlds whose truth is known.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('check-nccl-allreduce')}")
     parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE")
     parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")
@@ -351,4 +335,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

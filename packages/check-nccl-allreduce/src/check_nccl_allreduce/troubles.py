@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from preflight_proto.check import nccl
 
 from .control.messages import Trouble
 
-__all__ = ["MAX_TEXT", "by_output", "died", "stuck"]
+__all__ = ["MAX_TEXT", "by_output", "died", "stuck", "unresponsive"]
 
 MAX_TEXT: Final = 400
 
@@ -46,14 +47,23 @@ def died(who: str, output: str) -> Trouble:
     return Trouble("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
 
 
-def stuck(backend: str) -> Trouble:
-    """A worker that SIGKILL does not end sits in the kernel (D state): with a GPU, in its driver. Without one it may be any disk."""
-    if backend == "nccl":
-        return Trouble(
-            "device", "GPU_UNRESPONSIVE", "a killed worker stays in the kernel; its GPU does not answer the driver"
-        )
+def stuck(*, asleep: bool) -> Trouble:
+    """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them down at once takes its time."""
+    where = (
+        "in the kernel (state D), where no signal ends it"
+        if asleep
+        else "after SIGKILL, although it does not sleep in the kernel"
+    )
+    return Trouble("environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg")
+
+
+def unresponsive(silent: Mapping[str, str]) -> Trouble:
+    """Of one that sleeps in the kernel, where the driver does not answer for GPUs either (UUID → words)."""
+    told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
     return Trouble(
-        "died", "RANK_STUCK", "a killed worker stays in the kernel, where no signal ends it; see the node's dmesg"
+        "device",
+        "GPU_UNRESPONSIVE",
+        _short(f"a killed worker stays in the kernel (state D), and the driver does not answer for {told}"),
     )
 
 

@@ -1,126 +1,182 @@
-"""One authenticated connection between two parents."""
+"""One authenticated connection between two parents.
+
+A callback protocol and no task for each connection: a leader has thousands of them, looks after all with one timer, and is woken only by
+what a member says.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
-from anyio.abc import SocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from . import frames
+from .awake import Awake
 from .frames import NotAuthentic
-from .messages import Alive, Message, decode, encode
+from .messages import Message, decode, encode
+from .pace import Pace
 
-__all__ = ["HEARTBEAT", "LOST_AFTER", "Channel", "Closed", "accept", "connect"]
+__all__ = ["Channel", "Owner", "connect"]
 
-HEARTBEAT: Final = 1.0
-LOST_AFTER: Final = 5.0
-"""Seconds without any frame after which the other side is lost; also what a handshake may take."""
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""
 
 
-class Closed(Exception):
-    """The connection is over; the message says why, for people."""
+class Owner(Protocol):
+    """Who has a channel, and hears what happens on it. Nothing that these raise gets lost, but it ends the channel."""
+
+    def came(self, channel: Channel) -> None:
+        """A connection is there; its other side has proven nothing yet."""
+
+    def heard(self, channel: Channel, message: Message) -> None:
+        """A message, authentic and in order."""
+
+    def over(self, channel: Channel, why: str) -> None:
+        """It ended, once, and for this reason."""
 
 
-class Channel:
-    """Messages both ways. Reading is one task's, sending any task's."""
+class Channel(asyncio.Protocol):
+    """Messages both ways. ``awake``: what the other side's silence is measured by; ``rank``: this side's own; ``leader``: whether it is the leader's side; ``place``: see :class:`.frames.Session`."""
 
-    def __init__(self, stream: SocketStream, session: frames.Session, *, leader: bool, rank: int) -> None:
-        self._stream = stream
-        self._reader = BufferedByteReceiveStream(stream)
-        self._sealer = frames.Sealer(session, by_leader=leader, rank=rank)
-        self._opener = frames.Opener(session, by_leader=not leader)
-        self._sending = anyio.Lock()
+    def __init__(
+        self, owner: Owner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
+    ) -> None:
+        self._owner, self._awake, self._token, self._generation = owner, awake, token, generation
+        self._leader, self._own, self._place = leader, rank, place
+        self._nonce = secrets.token_bytes(frames.NONCE_SIZE)
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._header: frames.Header | None = None
+        self._sealer: frames.Sealer | None = None
+        self._opener: frames.Opener | None = None
+        self._waiting: list[bytes] = []
+        self._heard_at = self._awake.now()
+        self._blocked_at: float | None = None
+        self.why: str | None = None
+        """Why it is over; None while it is not."""
 
     @property
     def rank(self) -> int | None:
         """The other side's rank; None before its first frame."""
-        return self._opener.rank
+        return self._opener.rank if self._opener is not None else None
 
-    async def send(self, message: Message) -> None:
-        """Raises :class:`Closed`; so does a peer that takes nothing for as long as it may be silent."""
-        async with self._sending:
-            frame = self._sealer.seal(encode(message))
-            try:
-                with anyio.fail_after(LOST_AFTER):
-                    await self._stream.send(frame)
-            except TimeoutError:
-                raise Closed(f"it took nothing for {LOST_AFTER:g} s") from None
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-                raise Closed("its connection ended") from None
+    @property
+    def address(self) -> str:
+        """The other side's."""
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""  # none after a reset
 
-    async def receive(self) -> Message:
-        """The next message. Raises :class:`Closed`, also after LOST_AFTER seconds of silence, and :class:`NotAuthentic`."""
-        most = frames.MAX_MESSAGE if self._opener.rank is not None else FIRST_MESSAGE
+    def send(self, message: Message | bytes) -> None:
+        """Send a message, or the bytes of one; nothing once it is over. It never waits: :meth:`check` ends what takes nothing."""
+        payload = message if isinstance(message, bytes) else encode(message)
+        if self._sealer is None:
+            self._waiting.append(payload)
+        elif self.why is None:
+            assert self._transport is not None
+            self._transport.write(self._sealer.seal(payload))
+
+    def check(self, pace: Pace) -> None:
+        """End it where the other side has been silent, or has taken nothing, for too long."""
+        now = self._awake.now()
+        if now - self._heard_at > pace.lost_after:
+            what = "no greeting within" if self._opener is None else "no sign of life for"
+            self.end(f"{what} {pace.lost_after:g} s")
+        elif self._blocked_at is not None and now - self._blocked_at > pace.lost_after:
+            self.end(f"it took nothing for {pace.lost_after:g} s")
+
+    def end(self, why: str) -> None:
+        if self.why is not None:
+            return
+        self.why = why
+        if self._transport is not None:
+            self._transport.abort()
+        self._owner.over(self, why)
+
+    def finish(self, why: str) -> None:
+        """As :meth:`end`, but what was sent goes out first, to a side that takes it."""
+        if self.why is None and self._transport is not None:
+            self.why = why
+            self._transport.close()
+            self._owner.over(self, why)
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(0)  # pause_writing means: it has not taken all
+        transport.write(frames.greeting(self._nonce))
+        self._owner.came(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
         try:
-            with anyio.fail_after(LOST_AFTER):
-                header = frames.Header.read(await self._reader.receive_exactly(frames.HEADER_SIZE), most)
-                payload = await self._reader.receive_exactly(header.length)
-        except TimeoutError:
-            raise Closed(f"no sign of life for {LOST_AFTER:g} s") from None
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            raise Closed("its connection ended") from None
+            while self.why is None and self._step():
+                pass
+        except NotAuthentic as error:
+            self.end(str(error))
+
+    def pause_writing(self) -> None:
+        self._blocked_at = self._awake.now()
+
+    def resume_writing(self) -> None:
+        self._blocked_at = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end("its connection ended")
+
+    def _step(self) -> bool:
+        """Take what is next from the buffer; False when it is not all there yet."""
+        if self._opener is None:
+            if len(self._buffer) < frames.GREETING_SIZE:
+                return False
+            self._greeted(frames.nonce_of(self._cut(frames.GREETING_SIZE)))
+            return True
+        if self._header is None:
+            if len(self._buffer) < frames.HEADER_SIZE:
+                return False
+            most = frames.MAX_MESSAGE if self._opener.rank is not None else FIRST_MESSAGE
+            self._header = frames.Header.read(self._cut(frames.HEADER_SIZE), most)
+        if len(self._buffer) < self._header.length:
+            return False
+        header, self._header = self._header, None
+        payload = self._opener.open(header, self._cut(header.length))
         try:
-            return decode(self._opener.open(header, payload))
+            message = decode(payload)
         except ValueError as error:
             raise NotAuthentic(f"a message that cannot be read ({error}); is it another version?") from None
+        self._heard_at = self._awake.now()
+        self._owner.heard(self, message)
+        return True
 
-    async def heartbeat(self, now: Callable[[], Alive] = Alive) -> None:
-        """Send what ``now`` gives every second, until cancelled or closed."""
-        try:
-            while True:
-                await self.send(now())
-                await anyio.sleep(HEARTBEAT)
-        except Closed:
-            return  # the reading side says what it means
+    def _greeted(self, theirs: bytes) -> None:
+        nonces = (self._nonce, theirs) if self._leader else (theirs, self._nonce)
+        session = frames.Session(self._token, self._generation, *nonces, self._place)
+        self._sealer = frames.Sealer(session, by_leader=self._leader, rank=self._own)
+        self._opener = frames.Opener(session, by_leader=not self._leader)
+        waiting, self._waiting = self._waiting, []
+        for payload in waiting:
+            self.send(payload)
 
-    async def aclose(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(self._stream)
-
-
-async def accept(stream: SocketStream, token: str, generation: int) -> Channel:
-    """The leader's end of a new connection. Raises :class:`Closed` and :class:`NotAuthentic`."""
-    mine = secrets.token_bytes(frames.NONCE_SIZE)
-    theirs = await _exchange(stream, mine)
-    return Channel(stream, frames.Session(token, generation, mine, theirs), leader=True, rank=0)
+    def _cut(self, size: int) -> bytes:
+        part = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return part
 
 
-async def connect(address: str, port: int, *, local: str, token: str, generation: int, rank: int) -> Channel:
-    """A member's end: connects from ``local``. Raises :class:`Closed` and :class:`NotAuthentic`."""
+async def connect(make: Callable[[], Channel], address: str, port: int, *, local: str, within: float) -> Channel:
+    """A member's end, connected from ``local``. Raises :class:`OSError`, its message for people."""
+    loop = asyncio.get_running_loop()
     try:
-        with anyio.fail_after(LOST_AFTER):
-            stream = await anyio.connect_tcp(address, port, local_host=local)
+        with anyio.fail_after(within):
+            _, made = await loop.create_connection(make, address, port, local_addr=(local, 0))
     except TimeoutError:
-        raise Closed(f"no connection within {LOST_AFTER:g} s") from None
+        raise OSError(f"no connection within {within:g} s") from None
     except OSError as error:
-        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        raise Closed(f"no connection ({cause.strerror or cause})") from None
-    mine = secrets.token_bytes(frames.NONCE_SIZE)
-    try:
-        theirs = await _exchange(stream, mine)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(stream)
-        raise
-    return Channel(stream, frames.Session(token, generation, theirs, mine), leader=False, rank=rank)
-
-
-async def _exchange(stream: SocketStream, nonce: bytes) -> bytes:
-    """Greet; the other side's nonce."""
-    try:
-        with anyio.fail_after(LOST_AFTER):
-            await stream.send(frames.greeting(nonce))
-            data = b""
-            while len(data) < frames.GREETING_SIZE:
-                data += await stream.receive(frames.GREETING_SIZE - len(data))
-    except TimeoutError:
-        raise Closed(f"no greeting within {LOST_AFTER:g} s") from None
-    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        raise Closed("its connection ended") from None
-    return frames.nonce_of(data)
+        raise OSError(f"no connection ({os.strerror(error.errno) if error.errno else error})") from None
+    return made

@@ -1,8 +1,8 @@
 """Frames: a length, the sender's rank, a MAC, a message. Pure: bytes in, bytes out.
 
 The MAC (HMAC-SHA256 with the roster's token) covers the direction, the gang's generation, a nonce from each side of this one
-connection, the sender's rank, a counter and the message: a frame cannot be replayed, on this connection or another,
-reflected, or carried into another generation.
+connection, which leader of the generation it is (the first, or which of its successors), the sender's rank, a counter and the
+message: a frame cannot be replayed, on this connection or another, reflected, or carried into another generation or to another leader.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 MAX_MESSAGE: Final = 64 * 1024
 NONCE_SIZE: Final = 16
 
-_MAGIC: Final = b"PFGANG\x00\x01"  # the last byte is the version
+_MAGIC: Final = b"PFGANG\x00\x02"  # the last byte is the version
 GREETING_SIZE: Final = len(_MAGIC) + NONCE_SIZE
 _HEADER: Final = struct.Struct(">II32s")
 HEADER_SIZE: Final = _HEADER.size
-_CONTEXT: Final = struct.Struct(">cQIQI")
+_CONTEXT: Final = struct.Struct(">cQIIQI")
 
 
 class NotAuthentic(Exception):
@@ -61,9 +61,11 @@ class Session:
     generation: int
     leader_nonce: bytes
     member_nonce: bytes
+    place: int = 0
+    """The leader's, among those who may lead this generation."""
 
     def mac(self, *, by_leader: bool, rank: int, counter: int, payload: bytes) -> bytes:
-        context = _CONTEXT.pack(b"L" if by_leader else b"M", self.generation, rank, counter, len(payload))
+        context = _CONTEXT.pack(b"L" if by_leader else b"M", self.generation, self.place, rank, counter, len(payload))
         nonces = self.leader_nonce + self.member_nonce
         return hmac.digest(self.token.encode(), context + nonces + payload, hashlib.sha256)
 

@@ -1,39 +1,51 @@
 """The leader: rank 0's parent listens, starts rounds, and tells every member the one verdict.
 
-It does not measure: rank 0 is a member like the others and connects to its own leader.
+It does not measure: rank 0 is a member like the others and connects to its own leader. When it is lost another member leads; see
+:mod:`.succession`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import anyio
-from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
-from preflight_proto.check import Inconclusive
+import anyio.lowlevel
+import msgspec
 from preflight_proto.roster import Roster
 
-from . import channel
-from .channel import Channel, Closed
-from .frames import NotAuthentic
-from .messages import Ack, Alive, Hello, Leaving, Message, Open, Opened, Probe, Result, Start, VerdictMessage
+from . import succession, waits
+from .hub import Hub
+from .messages import (
+    Ack,
+    Alive,
+    Deposed,
+    Held,
+    Hello,
+    Kept,
+    Leaving,
+    Message,
+    Open,
+    Opened,
+    Probe,
+    Result,
+    Start,
+    VerdictMessage,
+)
+from .pace import Pace
 from .rounds import ProbeRound, Probes, Round
+from .waits import Wait
+from .words import few, fitting
 
 __all__ = ["Leader", "Next", "Rounds"]
 
-STRANGERS: Final = 256
-STRANGERS_PER_ADDRESS: Final = 8
-"""Connections that have not proven themselves yet. Beyond that the oldest goes: a member needs two round trips, no more."""
-SETTLE: Final = 3.0
-"""Seconds to hear the others once one member has failed: who fell over whom is then in the reports."""
-STALLED_AFTER: Final = 30.0
-"""Seconds in which no rank gets further once all communicators work, and then it hangs."""
-PROBE_STALLED_AFTER: Final = 15.0
-"""The same for a probe, which has one neighbour's speed and not that of the slowest of all."""
-STALL_SHARE: Final = 0.5
-"""Of the time that a launch or a probe has, where that is less."""
 ACK_WITHIN: Final = 5.0
+"""Seconds; in a large gang as long as a member may be silent."""
+HELD_WITHIN: Final = 2.0
+"""Seconds for those who may follow to say that they hold the verdict; in a large gang two heartbeats."""
+ANSWERS_WITHIN: Final = 1.0
+"""Seconds for a member that left to show whether it leads by now."""
 
 
 Rounds = list[Round | ProbeRound]
@@ -42,21 +54,31 @@ Next = Callable[[Mapping[int, Hello], Rounds], Start | Probes | VerdictMessage]
 
 
 class Leader:
-    """One gang's leader. ``say`` prints a line to the log."""
+    """One gang's leader. ``say`` prints a line to the log. ``pace``: None for that of a gang of this size. ``place``: among those who may lead, 0 for rank 0."""
 
-    def __init__(self, roster: Roster, address: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, roster: Roster, address: str, say: Callable[[str], None], pace: Pace | None = None, place: int = 0
+    ) -> None:
         assert roster.nnodes is not None
-        assert roster.token is not None
         assert roster.control_port is not None
-        self._address, self._port = address, roster.control_port
-        self._nnodes, self._token, self._generation = roster.nnodes, roster.token, roster.generation
+        self._address, self._port, self._nnodes = address, roster.control_port, roster.nnodes
+        self._pace = pace or Pace.of(self._nnodes)
+        self._leaders, self._place = succession.leaders(roster), place
+        self._hub = Hub(roster, self._pace, self, place)
         self._say = say
         self._hellos: dict[int, Hello] = {}
-        self._channels: dict[int, Channel] = {}
-        self._strangers: deque[tuple[str, anyio.CancelScope]] = deque()
         self._round: Round | ProbeRound | None = None
+        self._waits: dict[int, Wait] = {}
+        self._changed: set[Wait] = set()
         self._left: dict[int, Leaving] = {}
+        self._lost: dict[int, str] = {}
         self._acks: set[int] = set()
+        self._kept: set[int] = set()
+        self._fled: set[int] = set()
+        self._held: VerdictMessage | None = None
+        self._lost_leader = ""
+        """In words, where the run had begun under another one."""
+        self._verdict: VerdictMessage | None = None
         self._news = anyio.Event()
 
     async def lead(
@@ -67,27 +89,30 @@ class Leader:
         ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch starts, and gives the
         seconds until every worker must be ready and until it must be over. Raises :class:`Inconclusive` ``PORT_TAKEN``.
         """
-        try:
-            listener = await anyio.create_tcp_listener(local_host=self._address, local_port=self._port)
-        except OSError as error:
-            raise Inconclusive(
-                "PORT_TAKEN",
-                f"the gang's control port {self._port} on {self._address} cannot be opened ({error.strerror or error}); another process of this host network may hold it.",
-            ) from None
-        async with listener, anyio.create_task_group() as group:
-            for one in listener.listeners:
-                assert isinstance(one, SocketListener)
-                group.start_soon(self._serve, one, group)
-            verdict = await self._conduct(hello_within, launch_within, step)
+        async with self._hub.open(self._address, self._port):
+            until = anyio.current_time() + succession.gathers_for(self._pace)
+            verdict = None
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_successors, group.cancel_scope)
+                verdict = await self._conduct(hello_within, launch_within, step)
+                group.cancel_scope.cancel()
+            if verdict is None or await self._deposed():
+                self._say("another member leads by now; this one follows it")
+                await self._hub.broadcast(Deposed("another member leads by now"))
+                return
+            await self._hold(verdict)
             await self._tell(verdict)
-            group.cancel_scope.cancel()
+            if self._begun:
+                await self._linger(until)
 
     async def _conduct(
         self, hello_within: float, launch_within: Callable[[Start], tuple[float, float]], step: Next
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
-            while len(self._hellos) < self._nnodes and not self._left:
+            while len(self._hellos) < self._nnodes and not self._left and not self._begun:
                 await self._next_news()
+        if self._begun:
+            return await self._concluded()
         if self._left or len(self._hellos) < self._nnodes:
             return self._incomplete(hello_within)
         rounds: Rounds = []
@@ -97,177 +122,200 @@ class Leader:
                 return what
             if isinstance(what, Probes):
                 self._round = probing = ProbeRound(what)
+                self._waits = {}
                 rounds.append(probing)
+                await self._pause(probing)
+                began = anyio.current_time()
                 await self._probe(probing)
+                probing.at = anyio.current_time()
+                probing.took = probing.at - began
                 continue
             self._round = launched = Round(what)
             rounds.append(launched)
             ready_within, over_within = launch_within(what)
-            await self._broadcast(what)
-            await self._collect(launched, ready_within, over_within)
+            wait = Wait(launched, range(self._nnodes), anyio.current_time())
+            self._waits = dict.fromkeys(range(self._nnodes), wait)
+            own = self._hellos[self._leaders[self._place].rank]
+            await self._hub.broadcast(msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}"))
+            await self._collect(launched, wait, ready_within, over_within)
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the run had begun under an earlier leader."""
+        return self._lost_leader != ""
+
+    async def _concluded(self) -> VerdictMessage:
+        """Of a run that another has led: what that had decided, or that it was lost. Waits for all that may still come."""
+        everyone = {*range(self._nnodes)} - {one.rank for one in self._leaders[: self._place]}
+        with anyio.move_on_after(succession.gathers_for(self._pace)):
+            while not everyone <= self._hellos.keys():
+                await self._next_news()
+        if self._held is not None:
+            return self._held
+        by = self._leaders[self._place].rank
+        return succession.concluded(self._lost_leader, self._nnodes, by, self._hellos)
+
+    async def _linger(self, until: float) -> None:
+        """Be there for members that come late: they get the same verdict."""
+        with anyio.move_on_after(until - anyio.current_time()):
+            while len(self._acks) < self._nnodes:
+                await self._next_news()
+
+    async def _watch_successors(self, conducting: anyio.CancelScope) -> None:
+        """Nothing is decided any more once another member leads."""
+        while True:
+            await anyio.sleep(self._pace.interval)
+            if self._fled and await self._deposed():
+                conducting.cancel()
+
+    async def _deposed(self) -> bool:
+        """Whether one of those who may follow, and who have left this leader, leads by now. They did while this process was stopped, or cut off."""
+        found = False
+
+        async def ask(address: str) -> None:
+            nonlocal found
+            with anyio.move_on_after(ANSWERS_WITHIN):
+                try:
+                    stream = await anyio.connect_tcp(address, self._port, local_host=self._address)
+                except OSError:
+                    return
+                found = True
+                await anyio.aclose_forcefully(stream)
+
+        async with anyio.create_task_group() as group:
+            for one in self._leaders[self._place + 1 :]:
+                if one.rank in self._fled:
+                    group.start_soon(ask, one.address)
+        return found
 
     def _incomplete(self, waited: float) -> VerdictMessage:
         if self._left:
             _, leaving = min(self._left.items())
             return VerdictMessage("inconclusive", leaving.code, leaving.reason)
-        missing = [str(rank) for rank in range(self._nnodes) if rank not in self._hellos]
-        here = ", ".join(self._name(rank) for rank in sorted(self._hellos)) or "nobody"
+        missing = few([str(rank) for rank in range(self._nnodes) if rank not in self._hellos])
+        here = few([self._name(rank) for rank in sorted(self._hellos)]) or "nobody"
         return VerdictMessage(
             "inconclusive",
             "PEER_MISSING",
-            f"rank {', '.join(missing)} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
+            f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
         )
 
-    async def _collect(self, this: Round, ready_within: float, over_within: float) -> None:
+    async def _collect(self, this: Round, wait: Wait, ready_within: float, over_within: float) -> None:
         """Until all reports are in, or no better ones can be expected."""
         started = anyio.current_time()
-        patience = min(STALL_SHARE * over_within, STALLED_AFTER)
-        progress = _Progress()
-        settled = None
-        while len(this.results) < self._nnodes:
-            if this.left:
-                return
+        while wait.unheard and not this.left:
             now = anyio.current_time()
-            if this.troubled and settled is None:
-                settled = now + SETTLE
-            everyone_ready = all(this.is_ready(rank) for rank in range(self._nnodes))
-            end = started + (over_within if everyone_ready else min(ready_within, over_within))
-            if everyone_ready:
-                end = min(end, progress.since(this, range(self._nnodes)) + patience)
-            end = end if settled is None else min(end, settled)
+            if not wait.unready and not this.ready_after and wait.troubled_at is None:
+                this.ready_after = now - started
+            end = waits.of_launch(wait, started, ready_within, over_within, self._pace)
             if now >= end:
                 return
-            with anyio.move_on_after(min(end - now, 1.0)):
+            with anyio.move_on_after(end - now):
+                await self._next_news()
+        if wait.troubled_at is None and not this.left:
+            this.ready_after = this.ready_after or anyio.current_time() - started
+
+    async def _pause(self, this: ProbeRound) -> None:
+        """The wait before a round, unless the gang is broken meanwhile."""
+        with anyio.move_on_after(this.order.wait):
+            while not this.left and not this.lost:
                 await self._next_news()
 
     async def _probe(self, this: ProbeRound) -> None:
         """All probes of one round at the same time; each until its reports are in, or no better ones can be expected."""
         order, started = this.order, anyio.current_time()
-        for group in order.groups:
-            await self._order(group[0], Open(order.round, order.fresh))
+        openers = [group if order.renews else group[:1] for group in order.groups]
+        of_group = [Wait(this, group, started) for group in order.groups]
+        index_of = {wait: index for index, wait in enumerate(of_group)}
+        self._waits = {rank: wait for group, wait in zip(order.groups, of_group, strict=True) for rank in group}
+        for rank in self._lost.keys() & self._waits.keys():
+            this.lost[rank] = self._lost[rank]
+            self._waits[rank].news(rank, started)
+        for group in openers:
+            for rank in group:
+                hairpin = order.hairpins.get(rank, 0)
+                self._hub.tell(rank, Open(order.round, order.fresh, hairpin, rank == group[0], order.init))
         asked: set[int] = set()
-        spoilt: dict[int, float] = {}
-        progress = [_Progress() for _ in order.groups]
-        while not this.left:
-            for index, group in enumerate(order.groups):
-                held = this.opened.get(group[0])
-                if index not in asked and held is not None and held.trouble is None:
+        running = set(of_group)
+        ends: list[tuple[float, int]] = []
+        self._changed = set(of_group)
+        while running and not this.left:
+            changed, self._changed = self._changed, set()
+            for wait in changed:
+                index = index_of[wait]
+                there = all(rank in this.opened and this.opened[rank].trouble is None for rank in openers[index])
+                if index not in asked and there:
                     asked.add(index)
-                    for rank in group:
-                        await self._order(rank, _probe(order, index, rank, held))
-                if this.spoilt(group):
-                    spoilt.setdefault(index, anyio.current_time())
+                    for rank in order.groups[index]:
+                        self._hub.tell(rank, _probe(order, index, rank, this.opened[order.groups[index][0]]))
+                heapq.heappush(ends, (waits.of_probe(wait, started, order.init, order.timeout, self._pace), index))
             now = anyio.current_time()
-            end = max(
-                _ends(this, index, started, spoilt.get(index), progress[index]) for index in range(len(order.groups))
-            )
-            if now >= end:
-                return
-            with anyio.move_on_after(min(end - now, 1.0)):
+            while ends and ends[0][0] <= now:
+                wait = of_group[heapq.heappop(ends)[1]]
+                end = waits.of_probe(wait, started, order.init, order.timeout, self._pace)
+                if end <= now:
+                    running.discard(wait)
+                elif wait in running:
+                    heapq.heappush(ends, (end, index_of[wait]))
+            if running and not self._changed:
+                with anyio.move_on_after(ends[0][0] - now):
+                    await self._next_news()
+
+    async def _hold(self, verdict: VerdictMessage) -> None:
+        """Those who may follow have the verdict before anybody acts on it: whoever leads next tells the same."""
+        after = {one.rank for one in self._leaders[self._place + 1 :]}
+        for rank in sorted(after & self._hub.members.keys()):
+            self._hub.tell(rank, Held(fitting(verdict, rank)))
+        with anyio.move_on_after(max(HELD_WITHIN, 2 * self._pace.interval)):
+            while not (after & self._hub.members.keys()) <= self._kept:
                 await self._next_news()
-
-    async def _order(self, rank: int, message: Message) -> None:
-        if (one := self._channels.get(rank)) is not None:
-            await self._send(one, message)
-
-    async def _broadcast(self, message: Message) -> None:
-        async with anyio.create_task_group() as group:
-            for one in list(self._channels.values()):
-                group.start_soon(self._send, one, message)
-
-    async def _send(self, to: Channel, message: Message) -> None:
-        try:
-            await to.send(message)
-        except Closed:
-            return  # its reader says so too
 
     async def _tell(self, verdict: VerdictMessage) -> None:
-        await self._broadcast(verdict)
-        with anyio.move_on_after(ACK_WITHIN):
-            while not self._channels.keys() <= self._acks:
-                await self._next_news()
-        for rank in sorted(self._channels.keys() - self._acks):
-            self._say(f"{self._name(rank)} did not confirm the verdict within {ACK_WITHIN:g} s")
+        self._verdict = verdict
+        within = max(ACK_WITHIN, self._pace.lost_after)
+        after = {one.rank for one in self._leaders[self._place + 1 :]}
+        with anyio.move_on_after(within) as patience:
+            for ranks in (self._hub.members.keys() - after, after):
+                await self._tell_these(ranks, verdict)
+                while not (ranks & self._hub.members.keys()) <= self._acks:
+                    await self._next_news()
+        if patience.cancelled_caught:
+            await self._tell_these(after - self._acks, verdict)
+        if silent := sorted(self._hub.members.keys() - self._acks):
+            names = few([self._name(rank) for rank in silent])
+            self._say(f"{names} did not confirm the verdict within {within:g} s")
 
-    # --- connections
+    async def _tell_these(self, ranks: Collection[int], verdict: VerdictMessage) -> None:
+        """Who may follow this leader hears it last: until then there is somebody who can tell it in this one's place."""
+        if fitting(verdict, -1) == verdict:
+            await self._hub.broadcast(verdict, ranks)
+            return
+        for rank in ranks:
+            self._hub.tell(rank, fitting(verdict, rank))
+            await anyio.lowlevel.checkpoint()
 
-    async def _serve(self, listener: SocketListener, group: TaskGroup) -> None:
-        while True:
-            try:
-                stream = await listener.accept()
-            except OSError:  # a connection that was gone again, or no descriptor left just now
-                await anyio.sleep(0.05)
-                continue
-            group.start_soon(self._welcome, stream)
+    # --- a Crowd
 
-    async def _welcome(self, stream: SocketStream) -> None:
-        """One connection, from its first byte to its last. Nothing that a stranger does gets out of here."""
-        try:
-            try:
-                one = await self._prove(stream)
-            except Exception:  # whatever it is: it came from somebody who has proven nothing
-                one = None
-            # A member that comes once the run has begun is too late: the run goes on without it, and says so.
-            if one is not None and self._round is None:
-                await self._hold(*one)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(stream)
+    def admits(self, hello: Hello) -> bool:
+        """A member that comes once this leader's run has begun is too late: the run goes on without it, and says so."""
+        return self._round is None
 
-    async def _hold(self, new: Channel, hello: Hello) -> None:
-        """A member's connection, to its end."""
-        rank = hello.rank
-        if (older := self._channels.pop(rank, None)) is not None:
-            await older.aclose()
-        self._channels[rank], self._hellos[rank] = new, hello
-        self._say(f"{self._name(rank)} is there ({len(self._hellos)} of {self._nnodes})")
+    def joined(self, hello: Hello) -> None:
+        self._hellos[hello.rank] = hello
+        self._fled.discard(hello.rank)
+        if hello.standing is not None and not self._lost_leader:
+            self._lost_leader = hello.standing.leader
+        if self._verdict is not None:
+            self._hub.tell(hello.rank, fitting(self._verdict, hello.rank))
+        self._say(f"{hello.who} is there ({len(self._hellos)} of {self._nnodes})")
         self._wake()
-        why = await self._listen(rank, new)
-        if self._channels.get(rank) is new:
-            del self._channels[rank]
-            self._gone(rank, why)
 
-    async def _prove(self, stream: SocketStream) -> tuple[Channel, Hello] | None:
-        """A member's channel and hello; None for a stranger, or for one that had to make room."""
-        address = str(stream.extra(SocketAttribute.remote_address, [""])[0])  # noqa: S610 (a socket's attribute; none after a reset)
-        result = None
-        with anyio.CancelScope() as scope:
-            self._make_room(address)
-            self._strangers.append((address, scope))
-            try:
-                with anyio.move_on_after(channel.LOST_AFTER):
-                    new = await channel.accept(stream, self._token, self._generation)
-                    hello = await new.receive()
-                    if isinstance(hello, Hello) and hello.rank == new.rank and 0 <= hello.rank < self._nnodes:
-                        result = new, hello
-            finally:
-                self._strangers = deque(entry for entry in self._strangers if entry[1] is not scope)
-        return result
-
-    def _make_room(self, address: str) -> None:
-        same = [scope for source, scope in self._strangers if source == address]
-        if len(same) >= STRANGERS_PER_ADDRESS:
-            same[0].cancel()
-        elif len(self._strangers) >= STRANGERS:
-            self._strangers[0][1].cancel()
-
-    async def _listen(self, rank: int, one: Channel) -> str:
-        """Take a member's messages until its connection ends; why it ended."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(one.heartbeat)
-            why = "its connection ended"
-            try:
-                while True:
-                    self._take(rank, await one.receive())
-            except (Closed, NotAuthentic) as error:
-                why = str(error)
-            group.cancel_scope.cancel()
-        return why
-
-    def _take(self, rank: int, message: Message) -> None:
+    def said(self, rank: int, message: Message) -> None:
         this = self._round
         match message:
             case Alive(round=number, stage=stage) if this is not None and number == this.number:
+                if this.stages.get(rank) == stage:
+                    return
                 this.stages[rank] = stage
             case Result(round=number) if this is not None and number == this.number:
                 this.results[rank] = message
@@ -275,20 +323,33 @@ class Leader:
                 this.opened[rank] = message
             case Leaving():
                 (self._left if this is None else this.left)[rank] = message
+            case Held(verdict=verdict) if self._round is None:
+                self._held = verdict
+            case Kept():
+                self._kept.add(rank)
             case Ack():
                 self._acks.add(rank)
             case _:
                 return
-        self._wake()
+        self._moved(rank)
 
-    def _gone(self, rank: int, why: str) -> None:
+    def gone(self, rank: int, why: str) -> None:
+        if rank not in self._acks:
+            self._fled.add(rank)
         if self._round is None:
-            self._hellos.pop(rank, None)  # it may come back until the run starts
+            if self._verdict is None:
+                self._hellos.pop(rank, None)  # it may come back until the run starts
         elif rank not in self._acks:
-            self._round.lost[rank] = why
-        self._wake()
+            self._round.lost[rank] = self._lost[rank] = why
+        self._moved(rank)
 
     # --- small things
+
+    def _moved(self, rank: int) -> None:
+        if (wait := self._waits.get(rank)) is not None:
+            wait.news(rank, anyio.current_time())
+            self._changed.add(wait)
+        self._wake()
 
     def _name(self, rank: int) -> str:
         hello = self._hellos.get(rank)
@@ -320,31 +381,5 @@ def _probe(order: Probes, index: int, rank: int, held: Opened) -> Probe:
         fresh=order.fresh,
         op=order.op,
         detail=index in order.detail,
+        hairpin=order.hairpins.get(rank, 0),
     )
-
-
-def _ends(this: ProbeRound, index: int, started: float, spoilt: float | None, progress: _Progress) -> float:
-    """Until when to wait for one probe."""
-    group = this.order.groups[index]
-    if all(rank in this.results for rank in group):
-        return started
-    patience = min(STALL_SHARE * this.order.timeout, PROBE_STALLED_AFTER)
-    if all(this.is_ready(rank) for rank in group):
-        end = min(started + this.order.timeout, progress.since(this, group) + patience)
-    else:
-        end = started + this.order.init
-    return end if spoilt is None else min(end, spoilt + SETTLE)
-
-
-class _Progress:
-    """When some members were last seen to get further."""
-
-    def __init__(self) -> None:
-        self._seen: object = None
-        self._at = 0.0
-
-    def since(self, this: Round | ProbeRound, ranks: Iterable[int]) -> float:
-        now = [(this.stages.get(rank), rank in this.results) for rank in ranks]
-        if now != self._seen:
-            self._seen, self._at = now, anyio.current_time()
-        return self._at

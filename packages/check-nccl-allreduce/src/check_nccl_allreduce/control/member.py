@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+import msgspec
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
-from . import channel
-from .channel import Channel, Closed
-from .frames import NotAuthentic
-from .messages import Ack, Alive, Hello, Leaving, Open, Opened, Order, Probe, Result, Stage, Start, VerdictMessage
+from . import channel, succession
+from .awake import Awake
+from .channel import Channel
+from .messages import (
+    Ack,
+    Alive,
+    Deposed,
+    Held,
+    Hello,
+    Kept,
+    Leaving,
+    Message,
+    Open,
+    Opened,
+    Order,
+    Probe,
+    Result,
+    Stage,
+    Standing,
+    Start,
+    VerdictMessage,
+)
+from .pace import Pace
 
 __all__ = ["Member", "Tell", "Work"]
 
 RETRY: Final = 0.2
+"""Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's interval."""
+RETRY_GROWS: Final = 1.5
 VERDICT_WITHIN: Final = 5.0
 """Seconds to wait for the leader's verdict after telling it that this member leaves."""
 
@@ -28,100 +51,204 @@ Work = Callable[[Order, Tell], Awaitable[Result | Opened]]
 """Do what the leader orders; an order that is given up is cancelled."""
 
 
+class Closed(Exception):
+    """The connection is over; the message says why, for people."""
+
+
+class _Line:
+    """A member's end of one connection: messages wait until they are read. A :class:`.channel.Owner`."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._why = ""
+        self.met = False
+        """Whether the leader has taken this member in."""
+        self.deposed = False
+
+    async def receive(self) -> Message:
+        """The next message. Raises :class:`Closed`."""
+        if (message := await self._messages.get()) is None:
+            raise Closed(self._why)
+        return message
+
+    def came(self, one: Channel) -> None:
+        pass
+
+    def heard(self, one: Channel, message: Message) -> None:
+        self.met = True
+        if not isinstance(message, Alive):
+            self._messages.put_nowait(message)
+
+    def over(self, one: Channel, why: str) -> None:
+        self._why = why
+        self._messages.put_nowait(None)
+
+
+class _Over(Exception):
+    """This leader is not to be asked again; the message says why."""
+
+
 @dataclass
 class Member:
-    """This pod's part in its gang. ``begun`` tells whether the leader has started the first round."""
+    """This pod's part in its gang. ``begun`` tells whether the leader has started the first round; ``pace``: None for that of a gang of this size.
+
+    ``lead``: have this pod lead, at that place among those who may; None where it cannot.
+    """
 
     roster: Roster
     hello: Hello
     local: str
     say: Callable[[str], None]
     begun: anyio.Event = field(default_factory=anyio.Event)
+    pace: Pace | None = None
+    lead: Callable[[int], object] | None = None
+    allowed: float = 0.0
+    """Seconds that the leader gives to everything from the first launch on."""
     _leaving: Leaving | None = None
     _channel: Channel | None = None
     _alive: Alive = field(default_factory=Alive)
+    _standing: Standing | None = None
+    _held: VerdictMessage | None = None
+    _awake: Awake = field(default_factory=Awake)
+    _place: int = 0
+    _name: str = ""
+    _named: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.roster.nnodes is not None
+        self._pace = self.pace or Pace.of(self.roster.nnodes)
+        self._leaders = succession.leaders(self.roster)
 
     async def take_part(self, patience: float, work: Work) -> VerdictMessage:
         """Everything from the connection to the verdict. ``patience``: seconds in which the leader must answer at all.
 
-        Raises :class:`Inconclusive` ``PEER_MISSING`` when it never did and ``LEADER_LOST`` when it was lost before its verdict.
+        When it is lost, those who may lead in its place are asked, one after the other. Raises :class:`Inconclusive` ``PEER_MISSING`` when it
+        never answered, or was lost before the run, and ``LEADER_LOST`` when it was lost before its verdict, and nobody took its place.
         """
-        give_up = anyio.current_time() + patience
-        leader = f"the leader, rank 0 at {self.roster.master_addr}:{self.roster.control_port}"
-        said = ""
-        while True:
+        until = anyio.current_time() + patience
+        why = ""
+        for place, one in enumerate(self._leaders):
+            if place:
+                self.say(f"{self._leader(place - 1)}, is lost ({why}); rank {one.rank} is to lead")
+                until = anyio.current_time() + succession.tries_for(self._pace)
+                if one.rank == self.roster.rank and self.lead is not None:
+                    self.lead(place)
             try:
-                async with self._connected() as one:
-                    verdict = await self._follow(one, work)
+                return await self._ask(place, until, work)
+            except _Over as error:
+                why = why or str(error)
+        leader = self._leader(0)
+        nobody = (
+            f", and none of ranks {', '.join(str(one.rank) for one in self._leaders[1:])} leads in its place"
+            if self._leaders[1:]
+            else ""
+        )
+        if self.begun.is_set():
+            raise Inconclusive("LEADER_LOST", f"{leader}, was lost during the run: {why}{nobody}.")
+        raise Inconclusive("PEER_MISSING", f"{leader}, was lost before the run began: {why}{nobody}.")
+
+    async def _ask(self, place: int, until: float, work: Work) -> VerdictMessage:
+        """The verdict of the leader at this place. Raises :class:`_Over` when it is lost, and where it has to answer ``until`` then and does not."""
+        patience, said, wait, met = until - anyio.current_time(), "", RETRY, False
+        while True:
+            line = _Line()
+            try:
+                async with self._connected(place, line) as one:
+                    verdict = await self._follow(one, line, work)
                     self.begun.set()
                     return verdict
-            except (Closed, NotAuthentic) as error:
+            except Closed as error:
                 if self._leaving is not None:
                     raise Inconclusive(self._leaving.code, self._leaving.reason) from None
-                if self.begun.is_set():
-                    raise Inconclusive("LEADER_LOST", f"{leader}, was lost during the run: {error}.") from None
+                if self.begun.is_set() and (line.met or place == 0):
+                    raise _Over(str(error)) from None
+                if line.met:  # it may come back until the run starts
+                    met, said, wait = True, "", RETRY
+                    if self._leaders[place + 1 :]:
+                        until = anyio.current_time() + self._pace.lost_after
+                if line.deposed:
+                    raise _Over(str(error)) from None
                 if str(error) != said:
                     said = str(error)
-                    self.say(f"{leader}, does not answer yet: {said}")
-                if anyio.current_time() >= give_up:
+                    self.say(f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {said}")
+                if anyio.current_time() >= until:
+                    if met or place:
+                        raise _Over(said) from None
                     raise Inconclusive(
                         "PEER_MISSING",
-                        f"{leader}, did not answer within {patience:.0f} s: {said}; is its check running?",
+                        f"{self._leader(place)}, did not answer within {patience:.0f} s: {said}; is its check running?",
                     ) from None
-            await anyio.sleep(RETRY)
+            await anyio.sleep(wait)
+            wait = min(RETRY_GROWS * wait, self._pace.interval)
+
+    def _leader(self, place: int) -> str:
+        one = self._leaders[place]
+        known = f" ({self._name})" if self._name and place == self._named else ""
+        return f"the leader, rank {one.rank} at {one.address}:{self.roster.control_port}{known}"
 
     async def leave(self, code: str, reason: str) -> None:
         """Tell the leader that this ends the run; returns once the verdict had its time to come."""
         self._leaving = Leaving(code, reason)
         if self._channel is not None:
-            try:
-                await self._channel.send(self._leaving)
-            except Closed:
-                return
+            self._channel.send(self._leaving)
             await anyio.sleep(VERDICT_WITHIN)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Channel]:
+    async def _connected(self, place: int, line: _Line) -> AsyncIterator[Channel]:
         roster = self.roster
-        assert roster.master_addr is not None
         assert roster.control_port is not None
         assert roster.token is not None
         assert roster.rank is not None
-        one = await channel.connect(
-            roster.master_addr,
-            roster.control_port,
-            local=self.local,
-            token=roster.token,
-            generation=roster.generation,
-            rank=roster.rank,
-        )
+        token, generation, rank = roster.token, roster.generation, roster.rank
+
+        def make() -> Channel:
+            return Channel(line, self._awake, token, generation, leader=False, rank=rank, place=place)
+
         try:
-            await one.send(self.hello)
-            self._channel = one
+            one = await channel.connect(
+                make,
+                self._leaders[place].address,
+                roster.control_port,
+                local=self.local,
+                within=self._pace.lost_after,
+            )
+        except OSError as error:
+            raise Closed(str(error)) from None
+        try:
+            one.send(msgspec.structs.replace(self.hello, standing=self._standing))
+            if self._held is not None:
+                one.send(Held(self._held))
+            self._channel, self._place = one, place
             yield one
         finally:
             self._channel = None
-            await one.aclose()
+            one.finish("this member is done")
 
-    async def _follow(self, one: Channel, work: Work) -> VerdictMessage:
-        failure: Closed | NotAuthentic | None = None
+    async def _follow(self, one: Channel, line: _Line, work: Work) -> VerdictMessage:
+        failure: Closed | None = None
         verdict: VerdictMessage | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(one.heartbeat, lambda: self._alive)
+            group.start_soon(self._pulse, one)
             scope: anyio.CancelScope | None = None
             try:
                 while verdict is None:
-                    message = await one.receive()
+                    message = await line.receive()
                     if isinstance(message, Start | Open | Probe):
                         if scope is not None:
                             scope.cancel()
-                        self.begun.set()
+                        self._ordered(message)
                         scope = anyio.CancelScope()
                         group.start_soon(self._obey, one, message, work, scope)
                     elif isinstance(message, VerdictMessage):
                         verdict = message
-                        await one.send(Ack())
-            except (Closed, NotAuthentic) as error:
+                        one.send(Ack())
+                    elif isinstance(message, Held):
+                        self._held = message.verdict
+                        one.send(Kept())
+                    elif isinstance(message, Deposed):
+                        line.deposed = True
+                        raise Closed(message.reason)
+            except Closed as error:
                 failure = error
             group.cancel_scope.cancel()
         if verdict is not None:
@@ -129,15 +256,33 @@ class Member:
         assert failure is not None
         raise failure
 
+    def _ordered(self, order: Order) -> None:
+        """Remember what a successor would have to know."""
+        if isinstance(order, Start):
+            self.allowed, self._name, self._named = order.allowed, order.leader, self._place
+        self._standing = Standing(self._leader(self._place), order.round, not isinstance(order, Start))
+        self.begun.set()
+
+    async def _pulse(self, one: Channel) -> None:
+        """A heartbeat in each interval, and a look at the leader's twice in it."""
+        while one.why is None:
+            one.send(self._alive)
+            for _ in range(2):
+                await self._awake.sleep(self._pace.interval / 2)
+                one.check(self._pace)
+
     async def _obey(self, one: Channel, order: Order, work: Work, scope: anyio.CancelScope) -> None:
         def tell(now: Stage) -> None:
-            if not scope.cancel_called:
-                self._alive = Alive(order.round, now)
+            """What the leader decides by is sent as it changes, which iteration it is with the next heartbeat."""
+            if scope.cancel_called:
+                return
+            before, self._alive = self._alive, Alive(order.round, now)
+            if (before.round, before.stage.name, before.stage.silent) != (order.round, now.name, now.silent):
+                one.send(self._alive)
 
         with scope:
             tell(Stage("launched"))
-            result = await work(order, tell)
-            try:
-                await one.send(result)
-            except Closed:
-                return
+            answer = await work(order, tell)
+            if self._standing is not None and isinstance(answer, Result):
+                self._standing = msgspec.structs.replace(self._standing, reported=True, trouble=answer.trouble)
+            one.send(answer)

@@ -9,21 +9,27 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from preflight_proto.history import Past, Sighting
 
 __all__ = [
     "STAGES",
     "Ack",
     "Alive",
+    "Deposed",
     "Detail",
+    "Held",
     "Hello",
+    "Kept",
     "Leaving",
     "Message",
     "Open",
     "Opened",
     "Order",
     "Probe",
+    "Residuals",
     "Result",
     "Stage",
+    "Standing",
     "Start",
     "Trouble",
     "VerdictMessage",
@@ -54,6 +60,17 @@ class Trouble(msgspec.Struct, frozen=True):
     text: str
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What a member has done of a run whose leader it has lost, for the successor: its last order, and what came of that."""
+
+    leader: str
+    """In words."""
+    round: int
+    probing: bool = False
+    reported: bool = False
+    trouble: Trouble | None = None
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Member → leader, first: who I am and what I bring. With ``trouble`` the member cannot take part."""
 
@@ -71,7 +88,24 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Labels of the node that may name the switch it is behind."""
     topology_file: str = ""
     """The topology file that NCCL gets here and whose it is, in words; empty where NCCL finds out for itself."""
+    variables: str = ""
+    topology_content: str = ""
+    """Digests of the workload's variables and of the topology file: members with different ones are not compared."""
+    nic: str = ""
+    """What the node's network adapters can do, in words: nodes with different ones are not compared."""
+    imex: bool = False
+    """Whether this pod may reach GPUs of other nodes by NVLink."""
+    nvlink: str = ""
+    """The NVLink domain that NVML says its GPUs are in, where this pod may use it; empty otherwise."""
+    adapters: tuple[str, ...] = ()
+    """What is wrong with its network adapters: ports that are down, or slower than their siblings."""
+    rdma: bool = False
+    """Whether TCP would be a fallback here: the pod may use adapters that do better, and its workload has not chosen TCP."""
+    past: Past | None = None
+    """What is remembered of the node from other gangs, as it came with the roster."""
     trouble: Trouble | None = None
+    standing: Standing | None = None
+    """Where the run had begun already, under another leader."""
 
     @property
     def who(self) -> str:
@@ -80,7 +114,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now.
+    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now; ``allowed``: for everything from the first launch to the report, 0 for what each member knows.
 
     ``without_topology_file``: every member leaves NCCL_TOPO_FILE unset, in this launch and in the probes that follow it.
     """
@@ -95,17 +129,31 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     timeout: float
     op: str = "sum"
     without_topology_file: bool = False
+    allowed: float = 0.0
+    leader: str = ""
+    """Who leads: its pod and node, in words."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers, once for each round."""
+    """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers, once for each round.
+
+    ``hairpin``: workers that speak to each other over the node's own NICs, so many of them. Where workers are to be new, the probe's other
+    members get it too, so that all make theirs at the same time; without ``store`` they hold none.
+    """
 
     round: int
     fresh: bool = False
+    hairpin: int = 0
+    store: bool = True
+    within: float = 0.0
+    """Seconds until the round's communicators must work: killed workers have most of them to go."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """Member → leader: the store's port, on the member's address; ``trouble`` when there is none."""
+    """Member → leader: the store's port, on the member's address, or, where none was asked for, that the workers are there.
+
+    ``trouble`` when they are not.
+    """
 
     round: int
     port: int = 0
@@ -136,6 +184,8 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     op: str = "sum"
     detail: bool = False
     """Measure rails and directions as well, once the all-reduce is done."""
+    hairpin: int = 0
+    """The node to itself, over its own NICs: this member's workers in it."""
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
@@ -157,6 +207,18 @@ class Detail(msgspec.Struct, frozen=True):
     back: float
 
 
+class Residuals(msgspec.Struct, frozen=True):
+    """Workers that hold one and the same wrong sum: their ranks, their GPUs' UUIDs, and some of its wrong elements.
+
+    ``samples``: (iteration, element, what was there less what had to be); 0 for what is no exact number. Spread over all wrong
+    elements, and at most as many as ``worker.measure.SAMPLES``.
+    """
+
+    ranks: tuple[int, ...]
+    gpus: tuple[str, ...]
+    samples: tuple[tuple[int, int, float], ...]
+
+
 class Result(msgspec.Struct, frozen=True, tag="result"):
     """Member → leader: what the workers of one round did.
 
@@ -170,8 +232,14 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     wrong: int = 0
     where: str = ""
     trouble: Trouble | None = None
+    latency: float = 0.0
+    """Seconds of the fastest of some small all-reduces, the slowest worker's; 0 where not measured."""
     detail: Detail | None = None
     """Where a probe asked for it, and it came in time."""
+    networks: tuple[str, ...] = ()
+    """NCCL's own word for what it took between nodes (``IB``, ``Socket`` …): several where its ranks differ; none where it has not said."""
+    residuals: tuple[Residuals, ...] = ()
+    """Of the gang's own sum, where it was wrong."""
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
@@ -192,6 +260,28 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     metadata: dict[str, str] = {}
     blamed: dict[int, str] = {}
     """Of the members on nodes at fault, by rank: the code of the fatal event that they alone raise."""
+    named: dict[int, str] = {}
+    """Of the members on nodes that are only named, by rank: what is known of it, and what would settle it."""
+    evidence: dict[int, str] = {}
+    """Of the members on nodes at fault, by rank: how sure that is, and by which kinds of evidence."""
+    seen: dict[int, Sighting] = {}
+    """By rank, what localisation has seen of the member's node, for the gangs to come."""
+
+
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """The verdict that all are about to be told. Leader → those who may follow it, before anybody else hears it; and member → successor."""
+
+    verdict: VerdictMessage
+
+
+class Kept(msgspec.Struct, frozen=True, tag="kept"):
+    """Member → leader: I hold it."""
+
+
+class Deposed(msgspec.Struct, frozen=True, tag="deposed"):
+    """Leader → members: another one leads by now; ask there."""
+
+    reason: str
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
@@ -200,7 +290,7 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
 
 Order = Start | Open | Probe
 """What a leader has a member do."""
-Message = Hello | Order | Alive | Opened | Result | Leaving | VerdictMessage | Ack
+Message = Hello | Order | Alive | Opened | Result | Leaving | VerdictMessage | Held | Kept | Deposed | Ack
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Message)

@@ -34,6 +34,8 @@ class Round(_Heard):
     stages: dict[int, Stage] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     left: dict[int, Leaving] = field(default_factory=dict)
+    ready_after: float = 0.0
+    """Seconds until every member's communicator worked, 0 where that never was."""
 
     @property
     def number(self) -> int:
@@ -61,11 +63,23 @@ class Probes:
     fresh: bool
     op: str = "sum"
     detail: frozenset[int] = frozenset()
+    hairpins: dict[int, int] = field(default_factory=dict)
+    """Of hairpins, by rank: this member's workers in its node's. Empty in any other round."""
+    wait: float = 0.0
+    """Seconds to let pass before the round starts."""
+
+    @property
+    def renews(self) -> bool:
+        """Whether every member makes new workers first."""
+        return self.fresh or bool(self.hairpins)
 
 
 @dataclass
 class ProbeRound(_Heard):
-    """One round of probes, as :class:`Round`. ``opened``: the stores, by the rank that holds them."""
+    """One round of probes, as :class:`Round`. ``opened``: by rank, the stores, and who has new workers.
+
+    ``at``: when it was over, on the leader's clock; ``took``: how many seconds, without the wait before it.
+    """
 
     order: Probes
     results: dict[int, Result] = field(default_factory=dict)
@@ -73,6 +87,8 @@ class ProbeRound(_Heard):
     lost: dict[int, str] = field(default_factory=dict)
     left: dict[int, Leaving] = field(default_factory=dict)
     opened: dict[int, Opened] = field(default_factory=dict)
+    at: float = 0.0
+    took: float = 0.0
 
     @property
     def number(self) -> int:
@@ -80,8 +96,9 @@ class ProbeRound(_Heard):
 
     def spoilt(self, group: tuple[int, ...]) -> bool:
         """Whether one probe cannot end well any more: the others of it need not be waited for long."""
-        held = self.opened.get(group[0])
-        return (held is not None and held.trouble is not None) or any(
-            rank in self.lost or ((result := self.results.get(rank)) is not None and result.trouble is not None)
+        return any(
+            rank in self.lost
+            or ((held := self.opened.get(rank)) is not None and held.trouble is not None)
+            or ((result := self.results.get(rank)) is not None and result.trouble is not None)
             for rank in group
         )

@@ -4,18 +4,30 @@ Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :
 it returns, adds the results to the state and calls again::
 
     state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
-    while isinstance(step := localise.next(state), localise.Round):
-        state = state.after(step, await run(step))
+    while isinstance(step := localise.next(state, now(), until), localise.Round):
+        await sleep(step.wait)
+        state = state.after(step, await run(step), now())
 
-Floors decide whether the gang fails. Only contrast against known-good peers blames a node.
+Floors decide whether the gang fails. A node is blamed where two independent kinds of evidence say so: it is slow, wrong or dead with
+known-good partners on paths that serve others well (*path*), and it is so to itself, over its own NICs, where known-good nodes
+are not (*local*; *data* where it computes wrong sums, or its part of the gang's own sum was what was wrong there), or so it was in
+other gangs, at other times and with other partners (*time*). With one kind alone it is named, with what would settle it.
+
+What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), and :func:`sightings` says what this one has.
 """
 
 from __future__ import annotations
 
-from . import rounds, table
+from collections import Counter
+
+from preflight_proto.history import Past, Sighting, Spell, Usual
+
+from . import rounds, score, table, two
 from .evidence import BAD, Evidence, weigh
 from .model import (
+    HAIRPINS,
     MAX_ROUNDS,
+    PAIR_ROUNDS,
     Endpoint,
     Fact,
     FactKind,
@@ -29,16 +41,26 @@ from .model import (
     Result,
     Role,
     Round,
+    Score,
     State,
     Status,
     Suspect,
     Verdict,
     Zone,
 )
-from .words import matrix
+from .rounds import chance
+from .score import APART, FATAL, Hairpins, hairpins
+from .seen import sightings
+from .silence import crowded
+from .table import many
+from .words import matrix, settle
 
 __all__ = [
+    "APART",
+    "FATAL",
+    "HAIRPINS",
     "MAX_ROUNDS",
+    "PAIR_ROUNDS",
     "Endpoint",
     "Fact",
     "FactKind",
@@ -46,24 +68,44 @@ __all__ = [
     "Grade",
     "Kind",
     "Measured",
+    "Past",
     "Phase",
     "Played",
     "Probe",
     "Result",
     "Role",
     "Round",
+    "Score",
+    "Sighting",
+    "Spell",
     "State",
     "Status",
     "Suspect",
+    "Usual",
     "Verdict",
     "Zone",
+    "chance",
+    "many",
     "matrix",
+    "most_rounds",
     "next",
+    "settle",
+    "sightings",
+    "suspected",
 ]
 
 
-def next(state: State) -> Round | Verdict:
-    """The round to run now, or the verdict. Raises ValueError for a gang without endpoints."""
+MATCHINGS = 4
+"""Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with a probability of 15 in 16."""
+
+
+def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
+    """The round to run now, or the verdict.
+
+    ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over). ``until``: the last second at which a
+    round may start; where the last confirmation would have to wait beyond it, it does not wait, and says less for it.
+    Raises ValueError for a gang without endpoints.
+    """
     if not state.endpoints:
         raise ValueError("a gang without endpoints cannot be localised")
     if (known := table.by_facts(state)) is not None:
@@ -73,31 +115,113 @@ def next(state: State) -> Round | Verdict:
     if (early := table.without_rounds(state)) is not None:
         return early
     evidence = weigh(state)
-    return _matching(state, evidence) or _following(state, evidence) or table.verdict(state, evidence)
+    found = hairpins(state, evidence)
+    if len(state.endpoints) == 2:
+        return two.ask(state, found, now, until) or table.verdict(state, evidence, found)
+    if (step := _matching(state, evidence) or _following(state, evidence, found, now, until)) is not None:
+        return step
+    return _hairpin(state, evidence, found) or table.verdict(state, evidence, found)
+
+
+def most_rounds(endpoints: int) -> int:
+    """How many rounds so many endpoints may take, the gang's own all-reduce included."""
+    return two.MOST_ROUNDS if endpoints == 2 else MAX_ROUNDS
+
+
+def suspected(state: State) -> tuple[int, ...]:
+    """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is bad to itself alone. For the log."""
+    if state.gang is None or not state.rounds:
+        return ()
+    evidence = weigh(state)
+    if len(state.endpoints) == 2:
+        one = two.contrast(hairpins(state, evidence))
+        return () if one is None else (one,)
+    return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
 
 
 def _matching(state: State, evidence: Evidence) -> Round | None:
-    """M1 and M2 for everyone; M3 where three make a triangle, or where too few are known good to judge the rest."""
+    """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle, or where too few are
+    known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
     if done < 2:
         return rounds.match(state, evidence.map, done)
-    if done > 2 or len(state.rounds) > done:
+    if len(state.rounds) > done:
         return None
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
-    if few_good or evidence.map.size == 3:
+    if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
+    if done < 4 and not evidence.suspects:
+        return rounds.within(state, evidence.map, done - 2)
     return None
 
 
-def _following(state: State, evidence: Evidence) -> Round | None:
-    """Confirmations while there is something to confirm; where no edge is bad and the gang is, the pairs not yet met, or halves."""
-    if len(state.rounds) + 1 >= MAX_ROUNDS or table.early(state, evidence):
+def _following(
+    state: State, evidence: Evidence, found: Hairpins, now: float | None, until: float | None
+) -> Round | None:
+    """Confirmations while there is something to confirm; where no edge is bad and the gang is, pairs that have not met, then halves.
+
+    Before them, suspects that may slow each other have a look at themselves.
+    """
+    phases = [played.round.phase for played in state.rounds]
+    hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
+    looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
+    limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
+    if looked and evidence.suspects and not _apart(evidence, found, phases):
+        limit += 1
+    if len(phases) + 1 >= limit or (hairpin is not None and not looked) or table.early(state, evidence):
         return None
-    halved = sum(1 for played in state.rounds if played.round.phase is Phase.HALVES)
-    if not halved and (confirmation := rounds.confirm(state, evidence)) is not None:
-        return confirmation
-    clean = not evidence.suspects and not evidence.grey and not evidence.among_good and evidence.crossing() >= BAD
-    if clean and not halved and evidence.map.size <= rounds.FEW and (others := rounds.rematch(state, evidence)).probes:
-        return others
-    return rounds.halves(state, evidence, halved) if clean and halved < 2 else None
+    if phases.count(Phase.HAIRPIN) > 1:
+        return None
+    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.domain, evidence.suspects):
+        first = rounds.hairpin(state, evidence, evidence.suspects)
+        if first is not None:
+            return first
+    halved = phases.count(Phase.HALVES)
+    if not halved and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None)) is not None:
+        at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
+        return confirmation if at_once else _later(state, evidence, confirmation, now, until)
+    dirty = evidence.suspects or evidence.grey or evidence.among_good or evidence.mild() or evidence.unreached
+    if dirty or evidence.crossing() < BAD:
+        return None
+    if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
+        others = rounds.rematch(state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0)
+        if others.probes:
+            return others
+    return rounds.halves(state, evidence, halved) if halved < 2 else None
+
+
+def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
+    """Whether those that are slow to themselves must be so one half after the other, which takes a round more."""
+    slow = [one for one in evidence.suspects if one in found.bad]
+    return Phase.SILENCE not in phases and crowded(evidence.map.domain, slow)
+
+
+def _later(state: State, evidence: Evidence, step: Round, now: float | None, until: float | None) -> Round:
+    """From the second confirmation on, every round sees another moment than the first bad edge of each suspect."""
+    slow = {one: [e.at for e in edges if e.status is Status.OK] for one, edges in evidence.against.items()}
+    first = max((min(times) for times in slow.values() if times), default=None)
+    if first is None:
+        return step
+    moment = state.rounds[-1].at if now is None else now
+    wait = max(0.0, first + score.APART - moment)
+    return step if until is not None and moment + wait > until else step._replace(wait=wait)
+
+
+def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
+    """Suspects to themselves, and once more unless the first time has cleared them all: one half after the other where there is time
+    for it, for one of them may be what slows the others."""
+    done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)
+    times = Counter(row.a for row in found.rows)
+    asked = [one for one in evidence.suspects if times[one] < HAIRPINS]
+    if done:
+        asked = [one for one in asked if not times[one] or one in found.bad]
+    if not asked or len(state.rounds) + 1 >= MAX_ROUNDS or (done and not found.bad):
+        return None
+    if table.early(state, evidence):
+        return None
+    again = [one for one in asked if times[one]]
+    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.domain, again):
+        where = evidence.map.domain
+        asked = sorted(asked, key=lambda one: (where[one], evidence.share(evidence.against[one])))[::2]
+    return rounds.hairpin(state, evidence, sorted(asked))

@@ -3,102 +3,93 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cached_property
 from math import ceil, log
 
-from .model import Grade, Measured, Phase, Played, Probe, Result, Role, State, Status
+from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
+from .references import BAD, FEW, GOOD, JUDGED, MANY, NVLINK, EdgeClass, Map, Pair, Reference, References
+from .silence import explained
 
-__all__ = ["BAD", "GOOD", "Evidence", "weigh"]
+__all__ = ["BAD", "GOOD", "Evidence", "Map", "weigh"]
 
-GOOD = 0.88
-"""An edge at or above this share of its reference clears both its ends."""
-BAD = 0.80
-"""An edge below this share of its reference accuses. Wide noise lowers it, see :func:`_accusing_share`."""
-MANY = 32
-"""From so many values on, their own spread says how far below the reference noise alone can reach."""
 EVIDENCE = 3
 """Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
 FLAKY = 0.03
 """Share of the matchings' edges that may be bad between known-good ends before bad edges count as common."""
 CHANCE = 0.01
 """What the number of healthy nodes with that much evidence may come to by chance, where good nodes have bad edges too."""
-FEW = 3
-"""Fewer values make no reference."""
+DRIFT = 0.75
+"""Controls down to this share of normal, and all alike, show that the whole fabric is slower now: it becomes the new normal."""
+ALIKE = 0.08
+"""How far apart controls may then be."""
+MILD, MILD_EDGES, MILD_SIGMAS = 0.94, 3, 4.0
+"""A node is a little slow where its edges, at least so many, average less than this share of the gang's, by so many standard errors."""
+RESTLESS = 16
+"""Up to so many ends of paths that were bad once and good again are measured on."""
 
-SAME, OTHER, UNKNOWN = range(3)
-_JUDGED = frozenset({Status.OK, Status.WRONG, Status.HANG, Status.ERROR})
+_OK, _MATCH, _NONE, _BAD, _GOOD = (
+    Status.OK,
+    Role.MATCH,
+    Grade.NONE,
+    Grade.BAD,
+    Grade.GOOD,
+)  # looked up once, not for each edge
+_PAIRS = frozenset({Phase.MATCH, Phase.CONFIRM, Phase.SILENCE})
 _BROKEN = frozenset({Status.WRONG, Status.HANG, Status.ERROR})
-
-EdgeClass = tuple[int, int, int]
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What a healthy edge of one class reaches (GB/s), and the share of it below which an edge is bad."""
-
-    gbps: float
-    bad: float
-
-    def grade(self, gbps: float) -> Grade:
-        if gbps >= GOOD * self.gbps:
-            return Grade.GOOD
-        return Grade.BAD if gbps < self.bad * self.gbps else Grade.GREY
-
-
-class Map:
-    """The gang's shape: numbers for kinds and domains in order of first appearance, never by their names."""
-
-    def __init__(self, state: State) -> None:
-        kinds: dict[str, int] = {}
-        domains: dict[str, int] = {}
-        self.kind = [kinds.setdefault(e.kind, len(kinds)) for e in state.endpoints]
-        self.domain = [-1 if e.domain is None else domains.setdefault(e.domain, len(domains)) for e in state.endpoints]
-        self.domain_names = tuple(domains)
-        self.size = len(state.endpoints)
-        self.labelled = all(d >= 0 for d in self.domain)
-
-    def edge_class(self, a: int, b: int) -> EdgeClass:
-        kind_a, kind_b = self.kind[a], self.kind[b]
-        domain_a, domain_b = self.domain[a], self.domain[b]
-        relation = UNKNOWN if domain_a < 0 or domain_b < 0 else SAME if domain_a == domain_b else OTHER
-        return (kind_a, kind_b, relation) if kind_a <= kind_b else (kind_b, kind_a, relation)
 
 
 class Evidence:
-    """All edges graded, and what follows from them for each endpoint. Made by :func:`weigh`."""
+    """All edges of one sort graded, and what follows from them for each endpoint. Made by :func:`weigh`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = Map(state)
-        self.references = _References(self.map, state.rounds)
+        self._nvlink = nvlink
+        rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
+        self.references = References(self.map, rounds)
         self.edges: list[Measured] = []
+        self._classes: list[EdgeClass] = []  # of each edge
         self.void_rounds: set[int] = set()
-        for played in state.rounds:
-            if played.round.phase in {Phase.MATCH, Phase.CONFIRM}:
+        for played in rounds:
+            if played.round.phase in _PAIRS:
                 self._add(played)
+        self._rounds = rounds
         self.voids = _voids(state.rounds)
         self.matching = sum(1 for e in self.edges if e.role is Role.MATCH)
         self._place()
 
     def _add(self, played: Played) -> None:
-        number = played.round.number
+        number, at, nvlink = played.round.number, played.at, self._nvlink
+        edge_class, reference_of = self.map.edge_class, self.references.of
         rows: list[Measured] = []
         for probe, result in zip(played.round.probes, played.results, strict=True):
             a, b = probe.members
-            status = result.status
-            reference = self.references.of(a, b)
-            if status is Status.OK:
-                grade = Grade.NONE if reference is None else reference.grade(result.gbps)
+            key = edge_class(a, b)
+            if (key[2] == NVLINK) is not nvlink:
+                continue
+            status, measured = result.status, result.gbps
+            reference = reference_of(key)
+            if status is _OK:
+                grade = _NONE if reference is None else reference.grade(measured)
             else:
-                grade = Grade.BAD if status in _BROKEN else Grade.NONE
+                grade = Grade.BAD if status in _BROKEN else _NONE
             gbps = reference.gbps if reference else 0.0
-            rows.append(Measured(number, a, b, probe.role, status, result.gbps, gbps, grade))
-        if _disturbed(rows):
+            self._classes.append(key)
+            rows.append(Measured(number, a, b, probe.role, status, measured, gbps, grade, False, at))
+        if (share := _drifted(rows)) < 1:
+            rows = [self._regraded(row, share) for row in rows]
+        elif _disturbed(rows):
             self.void_rounds.add(number)
             rows = [row._replace(dropped=True, grade=Grade.NONE) for row in rows]
         self.edges += rows
+
+    def _regraded(self, row: Measured, share: float) -> Measured:
+        """Against what the controls of its own round reach."""
+        reference = self.references.of(self.map.edge_class(row.a, row.b))
+        if row.status is not Status.OK or reference is None:
+            return row
+        now = Reference(share * reference.gbps, reference.bad)
+        return row._replace(reference=now.gbps, grade=now.grade(row.gbps))
 
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
@@ -108,29 +99,41 @@ class Evidence:
         # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
         lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
         depressed = self.references.depressed
-        self.met: Counter[Pair] = Counter()
-        self.witnessed: set[EdgeClass] = set()
-        for edge in self.edges:
-            if edge.status in _JUDGED:
-                self.met[edge.a, edge.b] += 1
-            if edge.grade is Grade.NONE:
+        met: dict[Pair, int] = {}
+        witnessed: set[EdgeClass] = set()
+        for edge, key in zip(self.edges, self._classes, strict=True):
+            grade, a, b = edge.grade, edge.a, edge.b
+            if edge.status is not Status.VOID:
+                met[a, b] = met.get((a, b), 0) + 1
+            if grade is _NONE:
                 continue
-            key = self.map.edge_class(edge.a, edge.b)
-            mark = (lesser if key in depressed else full)[edge.grade]
-            mark[edge.a] = mark[edge.b] = 1
-            if edge.grade is Grade.GOOD:
-                self.witnessed.add(key)
+            mark = (lesser if key in depressed else full)[grade]
+            if grade is not _GOOD:
+                mark[a] = mark[b] = 1
+                continue
+            witnessed.add(key)
+            for one in (a, b):
+                if key[0] == key[1] or self._tells(one, edge):
+                    mark[one] = 1
+        self.met = Counter(met)
+        self.witnessed = witnessed
         self.strong = good
         self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
         self._accuse(bad, grey)
+
+    def _tells(self, one: int, edge: Measured) -> bool:
+        """Whether a good edge with another kind of node shows that this end is good: not where the other kind is what limits it."""
+        own = self.references.of_kind(self.map.kind[one])
+        return own is None or edge.reference >= GOOD * own.gbps
 
     def _accuse(self, bad: bytearray, grey: bytearray) -> None:
         """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
         good, strong = self.good, self.strong
         self.known_good = sum(good)
-        accusing = [edge for edge in self.edges if edge.grade is Grade.BAD]
+        accusing = [edge for edge in self.edges if edge.grade is _BAD]
         for edge in accusing:
             bad[edge.a] = bad[edge.b] = 1
+        accusing = self._unexplained(accusing)
         self.judged = bool(self.witnessed or accusing or any(grey))
         self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
         self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
@@ -150,18 +153,30 @@ class Evidence:
                     self.against[edge.a].append(edge)
         self._confirmations()
 
+    def _unexplained(self, accusing: list[Measured]) -> list[Measured]:
+        """Without the bad edges of those that a suspect's pause frames slow."""
+        self.shaded: frozenset[int] = frozenset()
+        if all(played.round.phase is not Phase.SILENCE for played in self._rounds):
+            return accusing
+        found = explained(self._rounds, self.edges, self.good, self.map.domain)
+        self.shaded = found.victims
+        self.edges = [e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges]
+        return [e for e in accusing if e not in found.edges]
+
     def _confirmations(self) -> None:
         self.confirmed: dict[int, int] = defaultdict(int)
         self.met_suspects: set[int] = set()
         self.cleared_by_suspects: set[int] = set()
         for edge in self.edges:
-            if edge.role is Role.ACCUSED and edge.grade is not Grade.NONE:
+            if edge.role is _MATCH or edge.grade is _NONE:
+                continue
+            if edge.role is Role.ACCUSED:
                 for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
                     if self.good[other]:
                         self.confirmed[one] += 1
-            elif edge.role is Role.SUSPECTS and edge.grade is not Grade.NONE:
+            elif edge.role is Role.SUSPECTS:
                 self.met_suspects |= {edge.a, edge.b}
-                if edge.grade is Grade.GOOD:
+                if edge.grade is _GOOD:
                     self.cleared_by_suspects |= {edge.a, edge.b}
 
     @cached_property
@@ -189,9 +204,91 @@ class Evidence:
         again: dict[Pair, list[Grade]] = {pair: [] for pair in first}
         for edge in self.edges:
             pair = (edge.a, edge.b)
-            if edge.grade is not Grade.NONE and edge.round > first.get(pair, edge.round):
+            if pair in first and edge.grade is not _NONE and edge.round > first[pair]:
                 again[pair].append(edge.grade)
         return [(pair, len(g), any(one is not Grade.BAD for one in g)) for pair, g in sorted(again.items())]
+
+    @cached_property
+    def restless(self) -> list[int]:
+        """Ends of paths that were bad and then good: whether one of them comes and goes is seen with other partners only."""
+        ends = sorted({one for (pair, _, better) in self.isolated if better for one in pair})
+        return ends if len(ends) <= RESTLESS else []
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Both ends of each path between known-good endpoints that was bad in two rounds or more: one of them, or what is between."""
+        return sorted({i for pair, edges in self.among_good.items() if len({e.round for e in edges}) > 1 for i in pair})
+
+    @cached_property
+    def intermittent(self) -> list[int]:
+        """Known-good endpoints at which all bad paths of two partners or more meet that are bad nowhere else."""
+        partners: dict[int, set[int]] = defaultdict(set)
+        rounds: dict[int, set[int]] = defaultdict(set)
+        for (a, b), edges in self.among_good.items():
+            partners[a].add(b)
+            partners[b].add(a)
+            for edge in edges:
+                rounds[a].add(edge.round)
+                rounds[b].add(edge.round)
+        return [
+            one
+            for one in sorted(partners)
+            if len(partners[one]) > 1
+            and len(rounds[one]) > 1
+            and sum(1 for other in partners[one] if partners[other] == {one}) > len(partners[one]) / 2
+        ]
+
+    @cached_property
+    def unreached(self) -> list[int]:
+        """Endpoints none of whose probes came up, with two partners or more whose other probes did: their path is dead."""
+        silent: dict[int, set[int]] = defaultdict(set)
+        for edge in self.edges:
+            if edge.status is Status.UNJUDGED:
+                silent[edge.a].add(edge.b)
+                silent[edge.b].add(edge.a)
+        judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
+        return [one for one, others in sorted(silent.items()) if one not in judged and len(others & judged) > 1]
+
+    @cached_property
+    def silent(self) -> list[int]:
+        """Endpoints none of whose probes has come up so far."""
+        tried = {one for edge in self.edges if edge.status is Status.UNJUDGED for one in (edge.a, edge.b)}
+        judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
+        return sorted(tried - judged)
+
+    @cached_property
+    def _shares(self) -> tuple[dict[int, tuple[int, float, float]], float]:
+        """By endpoint its number of edges, the sum and the largest of their shares of what is usual; and how far noise spreads them."""
+        shares = [
+            (e.a, e.b, e.gbps / e.reference)
+            for e in self.edges
+            if e.status is _OK and e.reference > 0 and not e.dropped
+        ]
+        if len(shares) < FEW:
+            return {}, 0.0
+        ranked = sorted((share for _, _, share in shares), reverse=True)
+        middle = ranked[len(ranked) // 2]
+        usual = max(ranked[(len(ranked) - 1) // 4], min(1.0, ranked[0]))  # most edges of a small gang may be one node's
+        spread = max(0.015, (usual - middle) / 0.674 if len(ranked) >= MANY else 0.03)
+        found: dict[int, tuple[int, float, float]] = {}
+        for a, b, value in shares:
+            share = value / usual
+            for one in (a, b):
+                count, total, most = found.get(one, (0, 0.0, 0.0))
+                found[one] = (count + 1, total + share, share if share > most else most)
+        return found, spread
+
+    def mild(self, least: int = MILD_EDGES) -> list[int]:
+        """Endpoints all of whose edges are a little slow, and more so than noise explains: one of eight NICs is lost, say."""
+        shares, spread = self._shares
+        return sorted(
+            one
+            for one, (count, total, most) in shares.items()
+            if count >= least
+            and most < 0.97
+            and total / count < MILD
+            and (least < MILD_EDGES or 1 - total / count > MILD_SIGMAS * spread / count**0.5)
+        )
 
     def crossing(self) -> float:
         """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
@@ -203,93 +300,9 @@ class Evidence:
         return shares[len(shares) // 2] if shares else 0.0
 
 
-def weigh(state: State) -> Evidence:
-    """Grade every edge measured so far."""
-    return Evidence(state)
-
-
-class _References:
-    """The reference of each edge class, from the matching rounds: an upper quantile, because faults only slow things."""
-
-    def __init__(self, shape: Map, rounds: tuple[Played, ...]) -> None:
-        self._map = shape
-        again = _remeasured(rounds)
-        by_class: dict[EdgeClass, list[float]] = defaultdict(list)
-        for probe, result in _matching(rounds):
-            if result.status in _JUDGED:
-                a, b = probe.members
-                value = result.gbps if result.status is Status.OK else 0.0
-                if again:
-                    value = max(value, again.get((a, b), 0.0))
-                by_class[shape.edge_class(a, b)].append(value)
-        by_kind: dict[int, list[float]] = defaultdict(list)
-        for (kind, other, _), values in by_class.items():
-            if kind == other:
-                by_kind[kind] += values
-        self._own = {key: made for key, values in by_class.items() if (made := _reference(values))}
-        self._kind = {key: made for key, values in by_kind.items() if (made := _reference(values))}
-        self.depressed = frozenset(key for key, share in self._crossings() if share < BAD)
-        self._cache: dict[EdgeClass, Reference | None] = {}
-
-    def of(self, a: int, b: int) -> Reference | None:
-        """What the edge a–b should reach; None where nothing comparable was measured."""
-        key = self._map.edge_class(a, b)
-        if key not in self._cache:
-            self._cache[key] = self._own.get(key) or self._lesser(key)
-        return self._cache[key]
-
-    def crossing(self) -> float:
-        """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
-        return min((share for _, share in self._crossings()), default=1.0)
-
-    def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
-        for (a, b, relation), reference in self._own.items():
-            if relation == OTHER and (inside := self._own.get((a, b, SAME))):
-                yield (a, b, relation), reference.gbps / inside.gbps
-
-    def _lesser(self, key: EdgeClass) -> Reference | None:
-        kind_a, kind_b, relation = key
-        ends = [self._own.get((kind, kind, relation)) or self._kind.get(kind) for kind in (kind_a, kind_b)]
-        return min((end for end in ends if end), key=lambda r: r.gbps) if all(ends) else None
-
-
-def _reference(values: list[float]) -> Reference | None:
-    """From the values of one class, a probe that broke counting as 0. None when too few, or when all of them broke."""
-    if len(values) < FEW:
-        return None
-    ranked = sorted(values, reverse=True)
-    alive = sum(1 for v in ranked if v > 0)
-    if not alive:
-        return None
-    return Reference(ranked[min(ceil(len(ranked) / 4), alive) - 1], _accusing_share(ranked))
-
-
-def _accusing_share(ranked: list[float]) -> float:
-    n = len(ranked)
-    if n < MANY:
-        return BAD
-    upper, middle = ranked[ceil(n / 4) - 1], ranked[ceil(n / 2) - 1]
-    if middle <= 0:
-        return BAD
-    return min(BAD, 1 - 5 * (upper - middle) / middle / 0.674)
-
-
-def _matching(rounds: tuple[Played, ...]) -> Iterator[tuple[Probe, Result]]:
-    for played in rounds:
-        if played.round.phase is Phase.MATCH:
-            yield from zip(played.round.probes, played.results, strict=True)
-
-
-def _remeasured(rounds: tuple[Played, ...]) -> dict[Pair, float]:
-    """Edges of the matching rounds measured again because only they looked bad: the better value is the edge's own."""
-    best: dict[Pair, float] = {}
-    for played in rounds:
-        if played.round.phase is Phase.CONFIRM:
-            for probe, result in zip(played.round.probes, played.results, strict=True):
-                if probe.role is Role.EDGE and result.status is Status.OK:
-                    pair = (probe.members[0], probe.members[1])
-                    best[pair] = max(best.get(pair, 0.0), result.gbps)
-    return best
+def weigh(state: State, *, nvlink: bool = False) -> Evidence:
+    """Grade every edge measured so far: those that pass NICs, or with ``nvlink`` those inside NVLink domains."""
+    return Evidence(state, nvlink=nvlink)
 
 
 def _disturbed(rows: list[Measured]) -> bool:
@@ -297,10 +310,22 @@ def _disturbed(rows: list[Measured]) -> bool:
     controls = sorted(
         row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
-        if row.role is Role.CONTROL and row.status in _JUDGED and row.reference > 0
+        if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     )
     # Of an even number the better middle one: a single dip among two controls disturbs nothing.
     return bool(controls) and controls[len(controls) // 2] < GOOD
+
+
+def _drifted(rows: list[Measured]) -> float:
+    """What controls reach that are all equally slower than before: the whole fabric, not a disturbance. 1 where they are not."""
+    shares = sorted(
+        row.gbps / row.reference
+        for row in rows
+        if row.role is Role.CONTROL and row.status is Status.OK and row.reference > 0
+    )
+    if len(shares) < 2 or shares[-1] - shares[0] > ALIKE or not shares[0] >= DRIFT or shares[-1] > 1 - ALIKE / 2:
+        return 1.0
+    return shares[len(shares) // 2]
 
 
 def _voids(rounds: tuple[Played, ...]) -> list[Result]:

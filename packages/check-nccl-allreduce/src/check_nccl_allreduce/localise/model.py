@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from preflight_proto.history import Past
+
 __all__ = [
+    "HAIRPINS",
     "MAX_ROUNDS",
+    "PAIR_ROUNDS",
     "Endpoint",
     "Fact",
     "FactKind",
@@ -26,6 +30,7 @@ __all__ = [
     "Result",
     "Role",
     "Round",
+    "Score",
     "State",
     "Status",
     "Suspect",
@@ -33,8 +38,12 @@ __all__ = [
     "Zone",
 ]
 
-MAX_ROUNDS = 6
+MAX_ROUNDS = 8
 """Rounds a gang may spend, its own all-reduce (R1) included. A round is all its probes at once."""
+HAIRPINS = 2
+"""Of these, so many have each suspect to itself, through its own NICs, and known-good controls beside it."""
+PAIR_ROUNDS = MAX_ROUNDS - HAIRPINS
+"""And those of the gang, its pairs and its halves; one more where a hairpin came first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,10 @@ class Endpoint:
     ``kind``: what makes two endpoints comparable, e.g. ``H100-SXM/8/8x400`` (GPU model, GPUs used, NIC count and
     rate). ``domain``: its topology label (leaf, rack, NVLink domain), None when unknown. ``intra``: whether the
     bandwidth inside the node reached its floor, None when not measured. ``pair_floor``: GB/s of bus bandwidth that
-    two nodes of this kind must reach, None where no table knows them.
+    two nodes of this kind must reach, None where no table knows them. ``nic``: what its NICs *can* do (number, highest
+    rate), whatever they do now: nodes whose NICs differ are not compared. ``nvlink``: the NVLink domain that it shares
+    with other endpoints; what two of one such domain exchange passes no NIC. ``past``: what is remembered of it from other gangs since
+    its last repair, None where nothing is; its spells name as ``partners`` endpoints of this gang that found it bad then.
     """
 
     name: str
@@ -52,6 +64,9 @@ class Endpoint:
     domain: str | None = None
     intra: bool | None = None
     pair_floor: float | None = None
+    nic: str = ""
+    nvlink: str | None = None
+    past: Past | None = None
 
 
 class Zone(StrEnum):
@@ -68,10 +83,11 @@ class Zone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The gang's all-reduce: its zone, and its bus bandwidth in GB/s where it has one."""
+    """The gang's all-reduce: its zone, its bus bandwidth in GB/s where it has one, and whose part of its sum was wrong, -1 if not told."""
 
     zone: Zone
     gbps: float = 0.0
+    corrupted: int = -1
 
 
 class FactKind(StrEnum):
@@ -105,6 +121,7 @@ class Result(NamedTuple):
     ``gbps``: bus bandwidth of an ``ok`` probe, the median of its trials, each as slow as its slowest rank.
     ``member``, ``cause``, ``fact``: the culprit of a ``void`` one, and what kind of local cause it had.
     ``rails`` and ``directions`` (first member to second, and back; GB/s) where the probe asked for ``detail``.
+    ``latency``: seconds of the fastest of some 8-byte all-reduces of the pair, 0 where not measured.
     """
 
     status: Status
@@ -114,6 +131,7 @@ class Result(NamedTuple):
     fact: FactKind = FactKind.MEMBER
     rails: tuple[float, ...] = ()
     directions: tuple[float, float] | None = None
+    latency: float = 0.0
 
 
 class Role(StrEnum):
@@ -126,10 +144,13 @@ class Role(StrEnum):
     EDGE = "edge"  # a bad edge between two known-good endpoints, once more
     CONTROL = "control"  # two known-good endpoints, for the round's own sake
     HALF = "half"
+    HAIRPIN = "hairpin"  # one endpoint to itself, through its own NICs
 
 
 class Probe(NamedTuple):
     """A ring all-reduce over all GPUs of its members, which are ascending positions.
+
+    A hairpin has one member: its GPUs reduce among themselves over its NICs, with peer access and shared memory off.
 
     ``detail``: measure each rail (GPU i with GPU i) and each direction (two one-way broadcasts) as well.
     """
@@ -143,22 +164,32 @@ class Phase(StrEnum):
     GANG = "gang"
     MATCH = "match"
     CONFIRM = "confirm"
+    SILENCE = "silence"  # suspects that are not slow to themselves, while those that are take no part
     HALVES = "halves"
+    HAIRPIN = "hairpin"
 
 
 class Round(NamedTuple):
-    """Probes to run at the same time: no endpoint is in two of them. ``number`` counts from 1, the gang's own."""
+    """Probes to run at the same time: no endpoint is in two of them. ``number`` counts from 1, the gang's own.
+
+    ``wait``: seconds to let pass before it starts, so that it sees another moment than the rounds before.
+    """
 
     number: int
     phase: Phase
     probes: tuple[Probe, ...]
+    wait: float = 0.0
 
 
 class Played(NamedTuple):
-    """A round after the gang's own, with one result for each of its probes, in their order."""
+    """A round after the gang's own, with one result for each of its probes, in their order.
+
+    ``at``: when it was over, in seconds on any clock that all rounds share.
+    """
 
     round: Round
     results: tuple[Result, ...]
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +202,18 @@ class State:
     rounds: tuple[Played, ...] = ()
     facts: tuple[Fact, ...] = ()
 
-    def after_gang(self, zone: Zone, gbps: float = 0.0) -> State:
+    def after_gang(self, zone: Zone, gbps: float = 0.0, corrupted: int = -1) -> State:
         """The state once the gang's own all-reduce (round 1) has been judged."""
-        return replace(self, gang=Gang(zone, gbps))
+        return replace(self, gang=Gang(zone, gbps, corrupted))
 
-    def after(self, done: Round, results: Sequence[Result]) -> State:
-        """The state once ``done`` has been run. Raises ValueError unless each probe has one result."""
+    def after(self, done: Round, results: Sequence[Result], at: float = 0.0) -> State:
+        """The state once ``done`` has been run, which was over ``at`` so many seconds (see :class:`Played`).
+
+        Raises ValueError unless each probe has one result.
+        """
         if len(results) != len(done.probes):
             raise ValueError(f"round {done.number} has {len(done.probes)} probes and got {len(results)} results")
-        return replace(self, rounds=(*self.rounds, Played(done, tuple(results))))
+        return replace(self, rounds=(*self.rounds, Played(done, tuple(results), at)))
 
     def with_fact(self, fact: Fact) -> State:
         """The state with one thing more known about an endpoint."""
@@ -210,6 +244,7 @@ class Measured(NamedTuple):
     reference: float
     grade: Grade
     dropped: bool = False
+    at: float = 0.0
 
 
 class Kind(StrEnum):
@@ -226,10 +261,37 @@ class Kind(StrEnum):
     CORRELATED = "correlated"
     NODE = "node"
     SUSPECT = "suspect"
+    INTERMITTENT = "intermittent"
     LINK = "link"
     TRANSIENT = "transient"
     DATA_UNLOCALISED = "data-unlocalised"
     UNEXPLAINED = "unexplained"
+
+
+class Score(NamedTuple):
+    """How much likelier the measurements are if the fault is the endpoint's own than under each other explanation.
+
+    ``noise``: every bad measurement is chance. ``place``: what is slow is the path, the switch or the domain.
+    ``spell``: somebody else kept the endpoint busy for a while. ``value`` is the least of the three. ``kinds``: the
+    independent kinds of evidence there are: ``path``, ``local``, ``data``, ``time``. ``settle``: what would decide. ``again``: other gangs
+    that found it bad with other partners, in how many namespaces.
+    """
+
+    value: float
+    noise: float
+    place: float
+    spell: float
+    kinds: tuple[str, ...] = ()
+    settle: str = ""
+    again: int = 0
+
+    def told(self) -> str:
+        """In a log or an event."""
+        again = f"; bad in other gangs of {self.again} namespace(s)" if self.again else ""
+        return (
+            f"{self.value:.2g} to 1 for this node (noise {self.noise:.2g}, path or switch {self.place:.2g}, "
+            f"busy for a while {self.spell:.2g}; evidence: {', '.join(self.kinds) or 'none'}{again})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +303,15 @@ class Suspect:
     share: float
     evidence: tuple[Measured, ...]
     note: str = ""
+    score: Score | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The end of localisation.
 
-    ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``: whose fault it is
-    beyond doubt, and ``fatal_for`` who reports it as fatal (never anybody else). ``named``: everyone the reader should
+    ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``: whose fault two
+    independent kinds of evidence show, and ``fatal_for`` who reports it as fatal (never anybody else). ``named``: everyone the reader should
     look at, the blamed included. ``links``: pairs that are slow although both ends are good. ``undecided``: what this
     run could not tell, in words. ``matrix``: every edge measured, for the log.
     """

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from .evidence import Evidence, Map
-from .model import MAX_ROUNDS, Phase, Probe, Role, Round, State
+from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
 
-__all__ = ["CONFIRMATIONS", "FEW", "confirm", "halves", "match", "open_edges", "ring", "unsettled"]
+__all__ = [
+    "CONFIRMATIONS",
+    "FEW",
+    "chance",
+    "confirm",
+    "hairpin",
+    "halves",
+    "match",
+    "open_edges",
+    "rematch",
+    "ring",
+    "unsettled",
+    "within",
+]
 
 CONFIRMATIONS = 2
 """How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
+HAIRPIN_CONTROLS = 3
+"""Known-good endpoints to themselves beside the suspects, at least, where there are so many."""
 CONTROLS = 4
 """Pairs of unused known-good endpoints that show whether a round was disturbed."""
 RETESTS = 2
@@ -26,6 +41,11 @@ def ring(shape: Map, seed: int) -> list[int]:
     return sorted(range(shape.size), key=lambda i: (shape.kind[i], shape.domain[i], _mix(seed, i)))
 
 
+def chance(seed: int) -> float:
+    """From 0 to below 1, even over seeds and the same on every machine."""
+    return _mix(seed, 0) / (_MASK + 1)
+
+
 def _mix(seed: int, position: int) -> int:
     """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits from seed and position, the same on every machine."""
     z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
@@ -36,7 +56,7 @@ def _mix(seed: int, position: int) -> int:
 
 def match(state: State, shape: Map, done: int) -> Round:
     """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits out of each."""
-    order = ring(shape, state.seed)
+    order = _across(shape, ring(shape, state.seed))
     count = len(order)
     pairs = [(order[i], order[i + 1]) for i in range(done, count - 1, 2)]
     if done and count % 2 == 0 and count > 2:
@@ -44,15 +64,67 @@ def match(state: State, shape: Map, done: int) -> Round:
     return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs])
 
 
-def rematch(state: State, evidence: Evidence) -> Round:
-    """A matching of partners that have not met, suspects first and with known-good ones where there are any."""
+def _across(shape: Map, order: list[int]) -> list[int]:
+    """Where there are NVLink domains, neighbours of different ones: only so do they meet over their NICs."""
+    if max(shape.rack) < 0:
+        return order
+    place: dict[int, int] = {}
+    turn = {}
+    for one in order:
+        turn[one] = place[shape.rack[one]] = place.get(shape.rack[one], -1) + 1
+    return sorted(order, key=lambda one: (shape.kind[one], turn[one]))
+
+
+def within(state: State, shape: Map, done: int) -> Round | None:
+    """A matching inside the NVLink domains; None where there are none."""
+    if max(shape.rack) < 0:
+        return None
+    racks: dict[int, list[int]] = {}
+    for one in ring(shape, state.seed):
+        if shape.rack[one] >= 0:
+            racks.setdefault(shape.rack[one], []).append(one)
+    pairs = []
+    for members in racks.values():
+        pairs += [(members[i], members[i + 1]) for i in range(done, len(members) - 1, 2)]
+        if done and len(members) % 2 == 0 and len(members) > 2:
+            pairs.append((members[-1], members[0]))
+    return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs]) if pairs else None
+
+
+def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round | None:
+    """Each suspect to itself, and known-good endpoints of its kind beside it: those behind its switch first. None without a control."""
+    shape = evidence.map
+    ends = set(suspects)
+    for kind in {shape.kind[one] for one in suspects}:
+        of_kind = [one for one in suspects if shape.kind[one] == kind]
+        where = {shape.domain[one] for one in of_kind}
+        good = [
+            i
+            for i in ring(shape, state.seed)
+            if shape.kind[i] == kind and evidence.good[i] and i not in ends and i not in evidence.shaded
+        ]
+        good.sort(key=lambda i: shape.domain[i] not in where)
+        if not good and shape.size > 2:
+            ends -= set(of_kind)
+        ends |= set(good[: max(HAIRPIN_CONTROLS, len(of_kind))])
+    if not ends:
+        return None
+    return _round(state, Phase.HAIRPIN, [Probe((one,), Role.HAIRPIN) for one in sorted(ends)])
+
+
+def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
+    """A matching of partners that have not met, suspects first and with known-good ones where there are any.
+
+    The first ``detail`` pairs measure rails and directions as well.
+    """
     shape = evidence.map
     order = ring(shape, state.seed)
     desk = _Desk(evidence, order)
     good = [i for i in order if evidence.good[i]]
     rest = [i for i in order if not evidence.good[i]]
     pools = [_Pools(shape, good), _Pools(shape, order)]
-    return _round(state, Phase.MATCH, list(desk.pair_up(rest + good, pools, Role.MATCH)))
+    probes = list(desk.pair_up(rest + good, pools, Role.MATCH))
+    return _round(state, Phase.MATCH, [probe._replace(detail=i < detail) for i, probe in enumerate(probes)])
 
 
 def unsettled(evidence: Evidence) -> list[int]:
@@ -69,25 +141,38 @@ def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
     return [pair for pair, again, good in evidence.isolated if not good and again < RETESTS]
 
 
-def confirm(state: State, evidence: Evidence) -> Round | None:
-    """Each unsettled suspect with a known-good partner or, once, with another suspect. None when nothing is left to ask."""
+def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None) -> Round | None:
+    """Each unsettled suspect with a known-good partner or, once, with another suspect. None when nothing is left to ask.
+
+    ``slow``: the suspects that are slow to themselves, once that is known. While the others meet, these keep silent.
+    """
     suspects, edges = unsettled(evidence), open_edges(evidence)
-    grey = [g for g in evidence.grey if evidence.confirmed[g] < CONFIRMATIONS]
+    open_still = {*evidence.grey, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
+    grey = sorted({one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS} | set(evidence.restless))
     if not suspects and not edges and not grey:
         return None
     number = len(state.rounds) + 2
+    last = PAIR_ROUNDS if slow is None else MAX_ROUNDS - 1
     order = ring(evidence.map, state.seed)
     desk = _Desk(evidence, order)
-    probes = list(_with_each_other(desk, evidence, suspects, left=MAX_ROUNDS - number + 1))
+    silent = slow is not None and any(one in slow for one in suspects) and not _silenced(state)
+    others = [one for one in suspects if slow is None or one not in slow]
+    silent = silent and len(others) > 1 and number + CONFIRMATIONS < MAX_ROUNDS
+    silent = silent and _unaccounted(evidence, others, slow or ())
+    if silent:
+        suspects = others
+        probes = list(desk.pair_up(others, [_Pools(evidence.map, others)], Role.SUSPECTS))
+    else:
+        probes = list(_with_each_other(desk, evidence, others, left=last - number + 1))
     # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by them as well.
     vouched = evidence.cleared_by_suspects
-    good = [i for i in order if evidence.good[i]]
+    good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
     if vouched and not evidence.map.labelled:
         pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
     position = {one: place for place, one in enumerate(order)} if suspects or grey else {}
     accused = sorted(suspects, key=position.__getitem__) + sorted(grey, key=position.__getitem__)
-    nearly = {one for one in accused if _nearly_settled(evidence, one, number)}
+    nearly = {one for one in accused if number == last or _nearly_settled(evidence, one)}
     probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
     for a, b in edges:
         if not desk.used[a] and not desk.used[b]:
@@ -95,8 +180,9 @@ def confirm(state: State, evidence: Evidence) -> Round | None:
     if not probes:
         return None
     detail = any(probe.detail for probe in probes)
-    probes += _controls(desk, evidence, good, detail)
-    return _round(state, Phase.CONFIRM, probes)
+    # Without a suspect, everybody is measured again beside it: what comes and goes is seen only by looking often.
+    probes += _controls(desk, evidence, good, detail, CONTROLS if suspects else len(order))
+    return _round(state, Phase.SILENCE if silent else Phase.CONFIRM, probes)
 
 
 def halves(state: State, evidence: Evidence, done: int) -> Round | None:
@@ -119,8 +205,20 @@ def _boundary(shape: Map, order: list[int]) -> int:
     return min(borders, key=lambda i: abs(i - middle), default=middle)
 
 
-def _nearly_settled(evidence: Evidence, one: int, number: int) -> bool:
-    return number == MAX_ROUNDS or (one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1)
+def _nearly_settled(evidence: Evidence, one: int) -> bool:
+    return one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1
+
+
+def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int]) -> bool:
+    """Whether one of the others was slow on a path with no end that is slow to itself: not merely that end's partner."""
+    return any(
+        edge.grade is Grade.BAD and (edge.a in others or edge.b in others) and not (edge.a in slow or edge.b in slow)
+        for edge in evidence.edges
+    )
+
+
+def _silenced(state: State) -> bool:
+    return any(played.round.phase is Phase.SILENCE for played in state.rounds)
 
 
 def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left: int) -> Iterator[Probe]:
@@ -140,14 +238,14 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
     yield from desk.pair_up(ready, pools, Role.SUSPECTS)
 
 
-def _controls(desk: _Desk, evidence: Evidence, good: list[int], detail: bool) -> list[Probe]:
+def _controls(desk: _Desk, evidence: Evidence, good: list[int], detail: bool, most: int) -> list[Probe]:
     """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between them; else of one kind."""
     shape = evidence.map
     for alike in ((shape.kind, shape.domain), (shape.kind,)):
         pairs: list[tuple[int, int]] = []
         waiting: dict[tuple[int, ...], int] = {}
         for one in good:
-            if desk.used[one] or len(pairs) == CONTROLS:
+            if desk.used[one] or len(pairs) == most:
                 continue
             key = tuple(of[one] for of in alike)
             if key in waiting:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from math import log
 
-from . import words
-from .evidence import BAD, Evidence
+from . import past, two, words
+from .evidence import BAD, Evidence, weigh
 from .model import (
     Fact,
     FactKind,
@@ -24,20 +23,23 @@ from .model import (
     Zone,
 )
 from .rounds import CONFIRMATIONS
+from .score import FATAL, Hairpins, scored
+from .silence import alike, shadowed
 
-__all__ = ["by_facts", "cap", "early", "verdict", "without_rounds"]
-
-ALIKE = 0.08
-"""Without labels, suspects whose shares of normal differ by less (natural logarithm) may share one cause."""
+__all__ = ["by_facts", "cap", "early", "many", "verdict", "without_rounds"]
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset({Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK})
 
 
-def cap(size: int, labelled: bool) -> int:
-    """How many endpoints one run may blame: more at once are rather one cause that they share."""
-    most = max(3, size // 10) if labelled else 3
-    return max(1, min(size // 4, most))
+def cap(size: int) -> int:
+    """How many endpoints one run may blame: more at once, or half of the gang, are rather one cause that they share."""
+    return max(1, min((size - 1) // 2, max(3, size // 10)))
+
+
+def many(size: int) -> int:
+    """How many endpoints may tell of a device fault of their own at the same moment, before it is one cause that they share."""
+    return max(1, size // 20)
 
 
 def by_facts(state: State) -> Verdict | None:
@@ -62,10 +64,11 @@ def _facts_of_voids(state: State) -> list[Fact]:
 
 def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None = None) -> Verdict:
     members = tuple(sorted({f.member for f in facts + (also or [])}))
-    fatal = members if kind is Kind.DEVICE else ()
+    fatal = members if kind is Kind.DEVICE and len(members) <= many(len(state.endpoints)) else ()
+    at_once = kind is Kind.DEVICE and not fatal
     return Verdict(
         kind,
-        words.local(state, kind, facts, also or []),
+        words.at_once(state, facts) if at_once else words.local(state, kind, facts, also or []),
         fails=kind is not Kind.LOST,
         inconclusive=kind is Kind.LOST,
         blamed=fatal,
@@ -92,14 +95,15 @@ def without_rounds(state: State) -> Verdict | None:
     if len(below) == 1 and len(above) == 1:
         culprit = (below[0],)
         return Verdict(Kind.NODE, words.intra(state, below[0]), True, blamed=culprit, named=culprit, fatal_for=culprit)
-    return Verdict(Kind.PAIR, words.pair(state), fails, named=everyone, undecided=(words.TWO_ENDPOINTS,))
+    return None
 
 
 def early(state: State, evidence: Evidence) -> Kind | None:
     """Causes that no further round would change: nothing known good, or too many paths bad again between good ends."""
     if not evidence.known_good and evidence.judged:
         return Kind.SYSTEMIC
-    if len(persistent(evidence)) > max(1, evidence.matching // 256):
+    lasting = persistent(evidence)
+    if len(lasting) > max(1, evidence.matching // 256) and not set.intersection(*map(set, lasting)):
         return Kind.FABRIC
     return Kind.SYSTEMIC if _all_slow(state, evidence) else None
 
@@ -109,13 +113,63 @@ def persistent(evidence: Evidence) -> list[tuple[int, int]]:
     return [pair for pair, again, better in evidence.isolated if again and not better]
 
 
-def verdict(state: State, evidence: Evidence) -> Verdict:
+def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
+    """Two endpoints: which of them is bad to itself, where the other is not."""
+    assert state.gang is not None
+    one = two.contrast(hairpins)
+    own = tuple(hairpins.bad[one]) if one is not None else ()
+    rows = (*evidence.edges, *hairpins.rows)
+    if one is None or len(own) < 2:
+        before = _less_than_usual(state, hairpins) or [
+            other for other in (0, 1) if past.spells(state, other, {1 - other})
+        ]
+        return Verdict(
+            Kind.PAIR,
+            words.pair(state, None, before),
+            state.gang.zone in _BELOW,
+            named=tuple(before) if len(before) == 1 else (0, 1),
+            undecided=(words.TWO_ENDPOINTS,),
+            rounds=_spent(state),
+            matrix=rows,
+        )
+    shares = sorted(row.gbps / row.reference for row in own)
+    suspect = Suspect(one, own[-1].status, shares[len(shares) // 2], own, score=two.scored(state, hairpins, one))
+    guilty = state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
+    return Verdict(
+        Kind.NODE if guilty else Kind.PAIR,
+        words.inside(state, suspect) if guilty else words.pair(state, suspect),
+        state.gang.zone in _BELOW,
+        blamed=(one,) if guilty else (),
+        named=(one,),
+        fatal_for=(one,) if guilty else (),
+        suspects=(suspect,),
+        undecided=() if guilty else (words.TWO_ENDPOINTS,),
+        rounds=_spent(state),
+        matrix=rows,
+    )
+
+
+def _less_than_usual(state: State, hairpins: Hairpins) -> list[int]:
+    """Of two endpoints those that reach less to themselves than they usually do, each time, where that is known of both."""
+    found = []
+    for one in (0, 1):
+        known = state.endpoints[one].past
+        less = [past.below(row.gbps, known.own) for row in hairpins.rows if row.a == one and known is not None]
+        if not less or None in less:
+            return []
+        found += [one] if all(less) else []
+    return found
+
+
+def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     """The first row that matches, once no further round is worth its time."""
     assert state.gang is not None
-    found = _Findings(state, evidence)
+    if len(state.endpoints) == 2:
+        return _pair(state, evidence, hairpins)
+    found = _Findings(state, evidence, hairpins)
     kind, reason = found.row()
     dark = tuple(evidence.map.domain_names[d] for d in found.dark)
-    named = sorted({*evidence.suspects, *evidence.grey}) if kind is not Kind.SYSTEMIC else []
+    named = found.named if kind is not Kind.SYSTEMIC else []
     blamed = tuple(found.blamed) if kind is Kind.NODE else ()
     return Verdict(
         kind,
@@ -127,9 +181,9 @@ def verdict(state: State, evidence: Evidence) -> Verdict:
         suspects=tuple(found.suspect(one) for one in named),
         links=tuple(found.persistent),
         domains=dark,
-        undecided=tuple(words.undecided(state, evidence, kind, found.dark, guilty=bool(blamed or found.alike))),
+        undecided=tuple(words.undecided(state, evidence, kind, found.dark, guilty=bool(found.alike))),
         rounds=_spent(state),
-        matrix=tuple(evidence.edges),
+        matrix=(*evidence.edges, *found.inside.edges, *hairpins.rows),
     )
 
 
@@ -142,9 +196,12 @@ class _Halves:
 
 
 class _Findings:
-    def __init__(self, state: State, evidence: Evidence) -> None:
+    def __init__(self, state: State, evidence: Evidence, hairpins: Hairpins) -> None:
         self.state, self.evidence = state, evidence
         self.persistent = persistent(evidence)
+        self.inside = weigh(state, nvlink=True)
+        self.scores = scored(state, evidence, hairpins)
+        self.own = hairpins
         self.dark = _dark_domains(evidence)
         in_dark = {i for i, d in enumerate(evidence.map.domain) if d in set(self.dark)}
         self.proven = [
@@ -154,8 +211,17 @@ class _Findings:
             and evidence.confirmed[s] >= CONFIRMATIONS
             and evidence.rounds_against(s) >= evidence.enough
         ]
-        self.alike = frozenset() if evidence.map.labelled else _alike(evidence, self.proven)
-        self.blamed = [s for s in self.proven if s not in self.alike]
+        shares = {one: evidence.share(edges) for one, edges in evidence.against.items()}
+        domain, victims = evidence.map.domain, evidence.shaded
+        hidden = shadowed(state.rounds, hairpins.rows, domain, evidence.suspects, victims=victims, shares=shares)
+        guilty = [s for s in self.proven if self.scores[s].value >= FATAL]
+        self.too_many = len(guilty) > cap(evidence.map.size)
+        self.blamed = [s for s in guilty if s not in hidden]
+        rest = [s for s in self.proven if s not in set(self.blamed)]
+        self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
+        weak = {*evidence.grey, *evidence.mild(), *evidence.unreached, *evidence.ends, *self.inside.suspects}
+        self.again = self._again()
+        self.named = sorted({*evidence.suspects, *weak, *evidence.intermittent, *self.again})
         self.halves = _halves(state)
         self.notes = _notes(state)
         self.seen: dict[int, list[Measured]] = defaultdict(list)
@@ -164,11 +230,22 @@ class _Findings:
                 self.seen[edge.a].append(edge)
                 self.seen[edge.b].append(edge)
 
+    def _again(self) -> list[int]:
+        """Known-good endpoints that have a bad path here, and had one in another gang with other partners; nobody where they are many."""
+        accusers: dict[int, set[int]] = defaultdict(set)
+        for a, b in self.evidence.among_good:
+            accusers[a].add(b)
+            accusers[b].add(a)
+        found = [one for one, others in sorted(accusers.items()) if past.spells(self.state, one, others)]
+        return found if len(found) <= cap(self.evidence.map.size) else []
+
     def row(self) -> tuple[Kind, str]:
         state, evidence = self.state, self.evidence
         at_once = early(state, evidence)
         if at_once is Kind.SYSTEMIC:
             return Kind.SYSTEMIC, words.systemic(state, evidence)
+        if evidence.intermittent and not self.blamed and at_once is not Kind.FABRIC:
+            return Kind.INTERMITTENT, words.intermittent(state, evidence.intermittent)
         shared = self._shared_boundary()
         if shared is not None or at_once is Kind.FABRIC:
             return Kind.FABRIC, words.fabric(state, self.persistent, shared)
@@ -177,14 +254,17 @@ class _Findings:
         dark = [evidence.map.domain_names[d] for d in self.dark]
         if dark and not self.blamed:
             return Kind.DOMAIN, words.domain(state, dark)
-        if len(self.proven) > cap(evidence.map.size, evidence.map.labelled):
+        if self.too_many:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=True)
         if self.blamed:
             return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed], dark)
-        if self.proven:
+        if len(self.proven) > 1 and set(self.proven) <= self.alike:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
-        if evidence.suspects or evidence.grey:
-            return Kind.SUSPECT, words.suspect(state, sorted({*evidence.suspects, *evidence.grey}))
+        if self.again and not evidence.suspects:
+            return Kind.INTERMITTENT, words.again(state, self.again)
+        doubtful = [one for one in self.named if one not in set(evidence.ends) or not self.persistent]
+        if doubtful:
+            return Kind.SUSPECT, words.suspect(state, [self.suspect(one) for one in doubtful], evidence.unreached)
         if self.persistent:
             return Kind.LINK, words.link(state, self.persistent)
         if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
@@ -214,9 +294,10 @@ class _Findings:
 
     def suspect(self, one: int) -> Suspect:
         edges = tuple(self.evidence.against.get(one, ())) or tuple(self.seen.get(one, ()))
+        edges = edges or tuple(self.inside.against.get(one, ()))
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        return Suspect(one, symptom, self.evidence.share(edges), edges, self.notes.get(one, ""))
+        return Suspect(one, symptom, self.evidence.share(edges), edges, self.notes.get(one, ""), self.scores.get(one))
 
 
 def _spent(state: State) -> int:
@@ -242,12 +323,8 @@ def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
             bad[one] += edges
     others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
     return frozenset(
-        one for one, share in shares if any(other != one and _near(share, theirs) for other, theirs in others)
+        one for one, share in shares if any(other != one and alike(share, theirs) for other, theirs in others)
     )
-
-
-def _near(a: float, b: float) -> bool:
-    return a == b or (a > 0 and b > 0 and abs(log(a / b)) < ALIKE)
 
 
 def _all_slow(state: State, evidence: Evidence) -> bool:
@@ -289,9 +366,9 @@ def _slow_rails(rails: tuple[float, ...]) -> set[int]:
 
 
 def _common_rail(state: State) -> int | None:
-    """A rail that is slow in every probe that measured rails, the controls among known-good endpoints included."""
+    """A rail that is slow in every probe that measured rails, those among known-good endpoints included."""
     seen = [(probe.role, _slow_rails(result.rails)) for probe, result in _details(state) if result.rails]
-    if len(seen) < 2 or not any(role is Role.CONTROL for role, _ in seen):
+    if len(seen) < 2 or not any(role in {Role.CONTROL, Role.MATCH} for role, _ in seen):
         return None
     common = set.intersection(*(slow for _, slow in seen))
     return min(common) if common else None

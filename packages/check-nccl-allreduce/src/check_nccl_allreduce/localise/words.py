@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from . import past
 from .evidence import Evidence
 from .model import Fact, FactKind, Grade, Kind, Measured, State, Status, Suspect, Verdict, Zone
 
@@ -59,8 +60,24 @@ def local(state: State, kind: Kind, facts: Sequence[Fact], also: Sequence[Fact])
     return f"a member could not take part for a reason of its own: {told}{more}; see its log."
 
 
+def at_once(state: State, facts: Sequence[Fact]) -> str:
+    told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
+    more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
+    return (
+        f"{len({f.member for f in facts})} nodes tell of a device fault at the same moment: {told}{more}; "
+        "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power)."
+    )
+
+
 def alone(state: State) -> str:
-    return f"{gang(state)}, and {state.endpoints[0].name} is the only one; run the loopback check on it."
+    only = f"{gang(state)}, and {state.endpoints[0].name} is the only one"
+    known, value = state.endpoints[0].past, state.gang.gbps if state.gang else 0.0
+    usual = known.alone if known else None
+    if usual is None or value <= 0 or (less := past.below(value, usual)) is None:
+        return f"{only}; run the loopback check on it."
+    if less:
+        return f"{only}; it reaches {value / usual.gbps:.0%} of what it did in its last {usual.count} gangs ({usual.gbps:.4g} GB/s): run the loopback check on it."
+    return f"{only}; it reaches what it did in its last {usual.count} gangs ({usual.gbps:.4g} GB/s): look at its settings, and run the loopback check on it."
 
 
 def intra(state: State, culprit: int) -> str:
@@ -71,7 +88,28 @@ def intra(state: State, culprit: int) -> str:
     )
 
 
-def pair(state: State) -> str:
+def inside(state: State, culprit: Suspect) -> str:
+    one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
+    told = culprit.score.told() if culprit.score else ""
+    return (
+        f"{gang(state)}, and the cause is known: {one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did "
+        f"in {len(culprit.evidence)} rounds, and the pair stayed slow ({told}); take {one} out of service."
+    )
+
+
+def pair(state: State, bad: Suspect | None, before: Sequence[int] = ()) -> str:
+    if bad is not None:
+        one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
+        return (
+            f"{gang(state)}, and {one} is bad to itself as well, over its own NICs, where {other} is not. "
+            f"What would settle it: {settle(bad)}."
+        )
+    if len(before) == 1:
+        one, other = state.endpoints[before[0]].name, state.endpoints[1 - before[0]].name
+        return (
+            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} is worse than it used to be "
+            f"or was found bad by others before, {other} is not; test {one} with a third node, which settles it."
+        )
     return f"{gang(state)}: {names(state, (0, 1))} or the path between them; test each with a third node."
 
 
@@ -107,11 +145,18 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
 
 
 def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
-    told = "; ".join(f"{state.endpoints[s.member].name} {_finding(s)}" for s in suspects[:MOST])
+    told = "; ".join(
+        f"{state.endpoints[s.member].name} {_finding(s)}, and to itself as well{_when(s)} ({s.score.told() if s.score else ''})"
+        for s in suspects[:MOST]
+    )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
     them = "it" if len(suspects) == 1 else "them"
     dark = f" In {', '.join(domains[:MOST])} no node is known good: check that switch as well." if domains else ""
     return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
+
+
+def _when(s: Suspect) -> str:
+    return "" if s.score is None or {"local", "data"} & set(s.score.kinds) else ", which other gangs have found"
 
 
 def _finding(s: Suspect) -> str:
@@ -126,8 +171,33 @@ def _finding(s: Suspect) -> str:
     return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
-def suspect(state: State, members: Sequence[int]) -> str:
-    return f"{gang(state)}, and {names(state, members)} could not be cleared, nor proven bad; test with other nodes."
+def suspect(state: State, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
+    told = names(state, [s.member for s in suspects])
+    hints = [f"{state.endpoints[s.member].name}: {settle(s, s.member in unreached)}" for s in suspects[:MOST]]
+    return f"{gang(state)}, and {told} could not be cleared, nor proven bad. What would settle it: {'; '.join(hints)}."
+
+
+def settle(s: Suspect, unreached: bool = False) -> str:
+    """What would decide about a node that is only named."""
+    if unreached:
+        return "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
+    if s.score is None or not s.score.settle:
+        return "test it with other nodes"
+    return s.score.settle
+
+
+def intermittent(state: State, members: Sequence[int]) -> str:
+    return (
+        f"{gang(state)}; every path that was bad has {names(state, members)} at its end, but not each time: it may come and go. "
+        "Test it for longer, and look at its cable and error counters."
+    )
+
+
+def again(state: State, members: Sequence[int]) -> str:
+    return (
+        f"{gang(state)}; {names(state, members)} has a bad path here, had one in another gang with other partners, and good ones both "
+        "times: it may come and go. Test it for longer, and look at its cable and error counters."
+    )
 
 
 def link(state: State, edges: Sequence[tuple[int, int]]) -> str:
@@ -183,6 +253,8 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int],
         if sizes[d] == 2:
             yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
     seen = {i for e in evidence.edges if e.grade is not Grade.NONE for i in (e.a, e.b)}
+    if not shape.believed and any(e.domain is not None for e in state.endpoints):
+        yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
     unseen = [i for i in range(shape.size) if i not in seen]
     if unseen and evidence.edges and kind is not Kind.SYSTEMIC:
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
@@ -210,9 +282,13 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     Filled up with dots: a log that squeezes spaces leaves the columns as they are.
     """
     cells: dict[tuple[int, int], list[str]] = {}
+    own: dict[int, list[str]] = {}
     for e in edges:
-        cells.setdefault((e.b, e.a), []).append(_cell(e))
-    width = max(3, *(len("/".join(c)) for c in cells.values()))
+        if e.a == e.b:
+            own.setdefault(e.a, []).append(_cell(e))
+        else:
+            cells.setdefault((e.b, e.a), []).append(_cell(e))
+    width = max([3, *(len("/".join(c)) for c in cells.values())])
     label = max(len(e.name) for e in state.endpoints) + len(str(len(state.endpoints))) + 1
     size = len(state.endpoints)
     yield "percent of normal between each two nodes, oldest measurement first:"
@@ -220,6 +296,8 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     for i in range(size):
         row = ("/".join(cells.get((i, j), ["·"])).rjust(width, "·") for j in range(i))
         yield " ".join([f"{i} {state.endpoints[i].name}".ljust(label, "·"), *row])
+    for i, found in sorted(own.items()):
+        yield f"{state.endpoints[i].name} to itself: {'/'.join(found)}"
 
 
 def _cell(e: Measured) -> str:
@@ -234,7 +312,7 @@ def _rows(state: State, verdict: Verdict) -> Iterator[str]:
     named = set(verdict.named)
     told = [e for e in verdict.matrix if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GREY}]
     for e in told:
-        ends = f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name}"
+        ends = f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name if e.a != e.b else 'itself'}"
         value = f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else str(e.status)
         yield f"round {e.round} {e.role}: {ends}: {value} {_grade(e)}"
     yield f"and {_count(verdict.matrix, told)} other edges, all good"

@@ -1,8 +1,8 @@
 """torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its arguments from stdin.
 
-A line of JSON, ``{"argv": [...], "launch": N, "env": {...}}``, has it fork torchrun; ``{"fork": N, "env": {...}}`` forks N workers for probes.
+A line of JSON, ``{"argv": [...], "launch": N, "env": {...}, "within": S}``, has it fork torchrun; ``{"fork": N, "env": {...}, "within": S}`` forks N workers for probes.
 What ``env`` sets, or unsets with null, holds for later lines too.
-Either takes the place of all that it has forked before. It ends with its input. The ranks are forked too
+Either takes the place of all that it has forked before, which has S seconds to go. It ends with its input. The ranks are forked too
 (``--start-method=fork``): with eight of them on a few cores, eight imports of torch would take longer than the measurement. Nothing
 here touches CUDA before.
 """
@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import resource
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
-from typing import Final
 
+from . import ending
+from .ending import kill
 from .process import AGENT, LINK, end_with_parent
 
 __all__ = ["launch", "main"]
 
 
-DEATH_WITHIN: Final = 10.0
-"""Seconds for killed workers to go."""
-
-
 def main() -> None:
     end_with_parent()
+    ending.adopt_orphans()
+    resource.setrlimit(
+        resource.RLIMIT_CORE, (0, 0)
+    )  # a rank that aborts has tens of gigabytes mapped, and nobody reads its core
     # The seconds that these cost are the reason for this module.
     from torch.distributed import run  # noqa: F401
 
@@ -44,10 +44,10 @@ def main() -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        stuck = end(children)
+        left = end(children, order["within"])
         children = []
-        if any(state(child) == "D" for child in stuck):
-            tell(stuck=True)
+        if left:  # they may hold their GPUs still: new workers would only fall over them
+            tell(stuck=True, asleep=asleep(left))
             continue
         if "argv" in order:
             if (child := os.fork()) == 0:
@@ -76,28 +76,13 @@ def tell(**what: int) -> None:
         link.sendall(json.dumps(what).encode() + b"\n")
 
 
-def end(children: list[int]) -> list[int]:
-    """Kill these; those that do not end in time: they sit in the kernel, and waiting would not help."""
-    for child in children:
-        kill(child)
-    give_up = time.monotonic() + DEATH_WITHIN
-    while children and time.monotonic() < give_up:
-        children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
-        time.sleep(0.02)
-    return children
+def end(children: list[int], within: float) -> list[int]:
+    """Kill these and all that they have started; those that do not go in time."""
+    return ending.end(children, within, kill=kill)
 
 
-def kill(child: int) -> None:
-    os.kill(child, signal.SIGKILL)
-
-
-def state(pid: int) -> str:
-    """One letter of the kernel's: D is a sleep that no signal ends, in a driver or on a disk."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 (pathlib is one import more in every worker)
-            return stat.read().rpartition(b")")[2].split()[0].decode()
-    except OSError:
-        return ""
+def asleep(left: list[int]) -> bool:
+    return ending.asleep(left)
 
 
 def fork(local: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,11 @@ __all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all", "ti
 
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
+SAMPLES = 48
+"""Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of the sum is wrong, in 2 kB."""
+SAMPLES_AT_ONCE = 8
+SAMPLE_ROWS = 32
+"""Rows looked through in one step for them: their positions take 16 MB."""
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 SPARE = 1 << 30
 """Bytes of GPU memory that NCCL's buffers and the CUDA context may take besides the data."""
@@ -46,12 +52,20 @@ class Order(Task):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``times``: seconds of each timed iteration; ``wrong``: elements that differ, in ``verified`` iterations."""
+    """``times``: seconds of each timed iteration; ``wrong``: elements that differ, in ``verified`` iterations.
+
+    ``latency``: seconds of the fastest of some small all-reduces, 0 where not measured.
+    """
 
     times: list[float]
     verified: int
     wrong: int
     where: str
+    latency: float = 0.0
+    samples: list[tuple[int, int, float]] = field(default_factory=list)
+    """Of a wrong sum: (iteration, element, residual), spread over its wrong elements; a residual of 0 is no exact number."""
+    gpu: str = ""
+    """Of a wrong sum: the UUID of the GPU that holds it."""
 
 
 def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]) -> Outcome:
@@ -97,6 +111,7 @@ def reduce_all(
     tables, op = _Tables(world, device, task.op), OPS[task.op]
     times: list[float] = []
     wrong, where = 0, ""
+    samples: list[tuple[int, int, float]] = []
     for iteration in range(task.warmup + task.iterations):
         _fill(data, tables.row(rank, iteration))
         if iteration == task.warmup:
@@ -108,8 +123,11 @@ def reduce_all(
         if bad and not wrong:
             where = f"rank {rank}, iteration {iteration}, element {first}"
         wrong += bad
+        if bad and task.op == "sum" and len(samples) < SAMPLES:
+            samples += [(iteration, *one) for one in _residuals(data, tables.reduced(iteration))]
         say("measuring", iteration + 1)
-    return Outcome(times, task.warmup + task.iterations, wrong, where)
+    gpu = _uuid(device) if wrong else ""
+    return Outcome(times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu)
 
 
 class _Tables:
@@ -165,20 +183,48 @@ def _fill(data: torch.Tensor, one: torch.Tensor) -> None:
 
 def _compare(data: torch.Tensor, row: torch.Tensor) -> tuple[int, int]:
     """(elements whose bits differ from ``row`` repeated, index of the first or -1)."""
-    one = row.view(torch.int32)
-    bits = data.view(torch.int32)
-    step = ROWS_AT_ONCE * pattern.M
     wrong, first = 0, -1
+    for offset, differs in _differences(data, row, ROWS_AT_ONCE):
+        bad = int(differs.count_nonzero())
+        if bad and first < 0:
+            first = offset + int(differs.nonzero()[0])
+        wrong += bad
+    return wrong, first
+
+
+def _differences(data: torch.Tensor, row: torch.Tensor, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Where the bits of ``data`` differ from ``row`` repeated, in pieces of at most so many rows: (index of its first element, the piece)."""
+    one, bits = row.view(torch.int32), data.view(torch.int32)
+    step = rows * pattern.M
     for begin in range(0, bits.numel(), step):
         part = bits[begin : begin + step]
         whole = part.numel() // pattern.M
-        pieces = [
-            (begin, part[: whole * pattern.M].view(whole, pattern.M) != one),
-            (begin + whole * pattern.M, part[whole * pattern.M :] != one[: part.numel() - whole * pattern.M]),
-        ]
-        for offset, differs in pieces:
-            bad = int(differs.count_nonzero())
-            if bad and first < 0:
-                first = offset + int(differs.flatten().nonzero()[0])
-            wrong += bad
-    return wrong, first
+        yield begin, (part[: whole * pattern.M].view(whole, pattern.M) != one).flatten()
+        yield begin + whole * pattern.M, part[whole * pattern.M :] != one[: part.numel() - whole * pattern.M]
+
+
+def _residuals(data: torch.Tensor, row: torch.Tensor) -> list[tuple[int, float]]:
+    """(element, what is there less what has to be) of some wrong elements, from the first to the last of them: the same ones on every rank."""
+    places: list[int] = []
+    for offset, differs in _differences(data, row, SAMPLE_ROWS):
+        found = differs.nonzero().flatten()
+        places += [offset + place for place in found[_spread(found.numel())].tolist()]
+    places = [places[i] for i in _spread(len(places))]
+    held, right = data[places].tolist(), row[[place % pattern.M for place in places]].tolist()
+    exact = 1 << 24  # beyond it, float32 has no longer every integer
+    return [
+        (place, got - due if math.isfinite(got) and abs(got) < exact else 0.0)
+        for place, got, due in zip(places, held, right, strict=True)
+    ]
+
+
+def _spread(count: int) -> list[int]:
+    """At most SAMPLES_AT_ONCE positions of so many, from the first to the last."""
+    most = min(count, SAMPLES_AT_ONCE)
+    return [i * (count - 1) // max(1, most - 1) for i in range(most)]
+
+
+def _uuid(device: torch.device) -> str:
+    """As the driver calls it; empty for a processor, and where this torch does not tell."""
+    known = getattr(torch.cuda.get_device_properties(device), "uuid", None) if device.type == "cuda" else None
+    return f"GPU-{str(known).removeprefix('GPU-')}" if known is not None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,8 @@ from .measure import Outcome, Task, device_of, reduce_all, timed
 __all__ = ["Order", "Prober"]
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
+SMALL: Final = 10
+"""Small all-reduces of a pair, the fastest of which tells how many switches are between the two."""
 TRIALS: Final = 2
 """Of a rail or a direction, which are hints; the better one counts, since chance only slows."""
 
@@ -68,7 +70,11 @@ class Prober:
             store = dist.TCPStore(order.host, order.port, is_master=False, timeout=timeout, use_libuv=False)
         store.set_timeout(timeout)
         self._met = dist.PrefixStore(order.prefix, store)
-        return reduce_all(order, self._met, order.rank, order.world, device=device, say=say)
+        done = reduce_all(order, self._met, order.rank, order.world, device=device, say=say)
+        if device.type != "cuda":  # processes that share a processor wait for each other, not for switches
+            return done
+        small, align = (torch.zeros(1, device=device) for _ in range(2))
+        return replace(done, latency=min(timed(partial(dist.all_reduce, small), align, device) for _ in range(SMALL)))
 
     def refine(self, order: Order) -> tuple[float, float, float]:
         """After :meth:`run`, with this worker's counterpart on the other node: seconds of an all-reduce, and of a broadcast there and back.

@@ -30,7 +30,7 @@ def main() -> None:
 def probes_only(local: int) -> None:
     """A fresh worker in the place of one that hangs or has died."""
     end_with_parent(int(os.environ[AGENT]))
-    rank = int(os.environ["FIRST_RANK"]) + local
+    rank = int(os.environ["FIRST_RANK"]) + local % int(os.environ["OWN_RANKS"])
     os.environ["RANK"] = str(rank)
     link = Link(os.environ[LINK])
     link.say(rank=rank, local=local)
@@ -67,7 +67,15 @@ def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Ou
     try:
         done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic()))
         if done is not None:
-            link.say(times=done.times, verified=done.verified, wrong=done.wrong, where=done.where)
+            link.say(
+                times=done.times,
+                verified=done.verified,
+                wrong=done.wrong,
+                where=done.where,
+                latency=done.latency,
+                samples=done.samples,
+                gpu=done.gpu,
+            )
         return True
     except BaseException as error:
         traceback.print_exc()

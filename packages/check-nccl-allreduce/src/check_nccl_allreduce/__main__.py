@@ -1,0 +1,20 @@
+"""The program: a signal counts from here on, before the imports that take time."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from preflight_proto.sigterm import remember
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    remember()
+    from .check import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

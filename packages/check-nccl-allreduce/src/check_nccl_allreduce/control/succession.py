@@ -1,0 +1,73 @@
+"""Who leads when the leader is lost, and what can be said then. Pure.
+
+The members know from the roster who may lead, and in which order: rank 0, then members on other nodes. A member never goes back to an
+earlier one, and follows one at a time; which of them a frame belongs to is part of its MAC. So no member hears two verdicts.
+
+The gang's own all-reduce cannot be done without the ranks that went with the leader, and what others had reported is known to it alone: a
+successor that finds the run begun ends it, with one verdict for all. Before, it takes the leader's part whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from preflight_proto.roster import Roster
+
+from .messages import Hello, VerdictMessage
+from .pace import Pace
+from .words import few
+
+__all__ = ["Place", "concluded", "gathers_for", "leaders", "tries_for"]
+
+TRIES: Final = 1.5
+"""Times what a loss takes to be noticed, in which a successor must answer: it may notice later than who asks it."""
+GATHERS: Final = 2.0
+"""The same, for it to hear the others and to be there for those who come late."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somebody who may lead."""
+
+    rank: int
+    address: str
+
+
+def leaders(roster: Roster) -> tuple[Place, ...]:
+    """Who may lead, in order: rank 0 first."""
+    assert roster.master_addr is not None
+    return Place(0, roster.master_addr), *(Place(rank, address) for rank, address in roster.successors)
+
+
+def tries_for(pace: Pace) -> float:
+    return TRIES * pace.lost_after
+
+
+def gathers_for(pace: Pace) -> float:
+    return GATHERS * pace.lost_after
+
+
+def concluded(lost: str, members: int, by: int, hellos: Mapping[int, Hello]) -> VerdictMessage:
+    """The verdict of a successor on a run that it cannot go on with. ``lost``: the leader, in words; ``by``: the successor's rank."""
+    began = [hello.standing for hello in hellos.values() if hello.standing is not None]
+    last = max((one.round for one in began), default=0)
+    probing = any(one.probing for one in began if one.round == last)
+    what = f"pairs were measured (round {last})" if probing else f"the gang's all-reduce ran (round {last})"
+    missing = [str(rank) for rank in range(members) if rank not in hellos and rank != 0]
+    troubles = [
+        f"{hello.who}: {hello.standing.trouble.text}"
+        for _, hello in sorted(hellos.items())
+        if hello.standing is not None and hello.standing.trouble is not None and hello.standing.round == last
+    ]
+    here = hellos.get(by)
+    parts = [
+        f"{lost}, was lost during the run, while {what}: its pod is gone, or cut off; look at that pod and its node first",
+        f"{here.who if here is not None else f'rank {by}'} took its place and ended the run for the {len(hellos)} members that are there",
+    ]
+    if missing:
+        parts.append(f"rank {few(missing)} did not come either")
+    if troubles:
+        parts.append(f"said after it: {few(troubles, '; ')}")
+    return VerdictMessage("inconclusive", "LEADER_LOST", f"{'; '.join(parts)}.")

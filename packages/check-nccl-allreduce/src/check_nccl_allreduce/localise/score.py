@@ -1,0 +1,205 @@
+"""One number for each suspect: how much likelier its measurements are if the fault is its own than under any other explanation.
+
+Likelihood ratios are multiplied only over what is independent, each is at least 1 in expectation under none of the other explanations,
+and no number of rounds is fixed in advance: so the product may be read at any time. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import past
+from .evidence import Evidence
+from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
+from .places import Place, latencies, near, shared
+
+__all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
+
+FATAL = 1e6
+"""From here on a node is blamed."""
+NAMED = 1e2
+"""And from here on it is named, whatever else is known."""
+KIND = 1e3
+"""The most that one kind of evidence counts: what all its measurements have in common may still be another cause."""
+APART = 45.0
+"""Seconds from the first bad measurement, after which another one sees another moment: somebody else's traffic explains both no more."""
+LEAST_NOISE = 0.02
+"""How often a healthy measurement is bad, at least: a few hundred healthy ones do not show that it is rarer."""
+USUAL, WEIGHT = 0.8, 60
+"""What is believed of it beforehand: so many bad ones of so many."""
+BUSY = 1e-2
+"""How often a healthy node is busy for somebody else."""
+
+GOOD = 0.88
+"""A good hairpin's share of what the controls of the same round reach, as that of an edge; what is bad, the gang's noise says."""
+ABOVE, SIGMAS, RESTLESS = 0.846, 3.0, 0.10
+"""The largest of three normal values lies so many standard deviations above their middle one on average; a bad hairpin so many below it.
+That matters from this share on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hairpins:
+    """What the hairpins said. ``bad`` and ``good``: by endpoint, its measurements; ``rows``: all, for the matrix."""
+
+    bad: dict[int, list[Measured]] = field(default_factory=dict)
+    good: dict[int, list[Measured]] = field(default_factory=dict)
+    rows: tuple[Measured, ...] = ()
+
+
+def hairpins(state: State, evidence: Evidence) -> Hairpins:
+    """Each hairpin against those of known-good endpoints of its kind in the same round; of two endpoints, against the other."""
+    found = Hairpins()
+    rows: list[Measured] = []
+    for played in state.rounds:
+        if played.round.phase is Phase.HAIRPIN:
+            rows += _graded(state, evidence, played)
+    for row in rows:
+        if row.grade is Grade.BAD:
+            found.bad.setdefault(row.a, []).append(row)
+        elif row.grade is Grade.GOOD:
+            found.good.setdefault(row.a, []).append(row)
+    return Hairpins(found.bad, found.good, tuple(rows))
+
+
+def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
+    shape = evidence.map
+    measured = [(probe.members[0], result) for probe, result in zip(played.round.probes, played.results, strict=True)]
+    two = len(state.endpoints) == 2
+    quiet = evidence.references.bad()
+    rows = []
+    for one, result in measured:
+        peers = [
+            (other.gbps if other.status is Status.OK else 0.0)
+            for peer, other in measured
+            if peer != one
+            and shape.kind[peer] == shape.kind[one]
+            and (two or evidence.good[peer])
+            and other.status not in {Status.UNJUDGED, Status.VOID}
+        ]
+        # The lower of the middle ones: a control that is too fast accuses nobody.
+        peers.sort()
+        reference = peers[(len(peers) - 1) // 2] if peers else 0.0
+        grade = Grade.NONE
+        if reference > 0:
+            # Few gangs have edges enough to show their noise: how far the best control lies above the middle one shows it too.
+            above = (peers[-1] - reference) / reference
+            limit = min(quiet, 1 - SIGMAS * above / ABOVE) if len(peers) > 2 and above > RESTLESS else quiet
+            if result.status is Status.OK:
+                share = result.gbps / reference
+                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GREY
+            elif result.status in {Status.WRONG, Status.HANG, Status.ERROR}:
+                grade = Grade.BAD
+        rows.append(
+            Measured(
+                played.round.number, one, one, Role.HAIRPIN, result.status, result.gbps, reference, grade, at=played.at
+            )
+        )
+    return rows
+
+
+def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
+    """Of each suspect."""
+    known = latencies(state.rounds)
+    close = near(known)
+    noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
+    corrupted = state.gang.corrupted if state.gang is not None else -1
+    return {
+        one: _with_past(
+            state,
+            one,
+            evidence,
+            _score(one, evidence, found, (known, close, noise), corrupted=one == corrupted),
+        )
+        for one in evidence.suspects
+    }
+
+
+def _with_past(state: State, one: int, evidence: Evidence, score: Score) -> Score:
+    """The score with what other gangs say. Of another time, it speaks against chance and against a busy spell. Against what lies behind the
+    node it speaks where the node was bad to itself then, and known-good partners find it bad now."""
+    accusers = {e.b if e.a == one else e.a for e in evidence.against.get(one, ())}
+    counting = past.spells(state, one, accusers)
+    if not counting or not accusers:
+        return score
+    own = [s for s in counting if s.own]
+    noise, place = score.noise * past.factor(counting), score.place * past.factor(own)
+    spell = score.spell * past.factor(counting)
+    kinds = (*score.kinds, "time") if past.factor(own) >= KIND else score.kinds
+    return score._replace(
+        value=min(noise, place, spell), noise=noise, place=place, spell=spell, kinds=kinds, again=past.sources(counting)
+    )
+
+
+def _noise(evidence: Evidence, found: Hairpins, *, broken: bool) -> float:
+    """How often a measurement among known-good ends, or of a known-good end to itself, was bad in this very gang: slow, or worse."""
+    seen = [e for e in evidence.edges if e.grade is not Grade.NONE and evidence.good[e.a] and evidence.good[e.b]]
+    seen += [e for e in found.rows if e.grade is not Grade.NONE and evidence.good[e.a]]
+    bad = sum(1 for e in seen if e.grade is Grade.BAD and (e.status is not Status.OK or not broken))
+    return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
+
+
+def _score(
+    one: int,
+    evidence: Evidence,
+    found: Hairpins,
+    known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
+    *,
+    corrupted: bool,
+) -> Score:
+    """``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains."""
+    seconds, close, noises = known
+    against = evidence.against.get(one, [])
+    rounds = {e.round for e in against}
+    own = found.bad.get(one, [])
+    fine = len(found.good.get(one, []))
+    everything = [*against, *own]
+    broken = bool(everything) and all(e.status is not Status.OK for e in everything)
+    noise = noises[broken]
+    partners = len({e.b if e.a == one else e.a for e in against})
+    place = _place(one, evidence, seconds, close)
+    path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
+    local = min(KIND, (1 / noise) ** (len(own) - 2 * fine)) if own else (0.1 if fine else 1.0)
+    sum_told = KIND if corrupted else 1.0
+    local = min(KIND, local * sum_told)
+    first = min((e.at for e in everything), default=0.0)
+    late = {e.round for e in everything if e.at >= first + APART}
+    # Of what somebody else's traffic does not explain, chance would have to explain the rest. Traffic neither hangs nor corrupts.
+    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late)
+    chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told
+    kinds = []
+    if path >= KIND:
+        kinds.append("path")
+    if local >= KIND:
+        kinds.append("data" if corrupted or all(e.status is Status.WRONG for e in own) else "local")
+    value = min(chance, path * local, spell)
+    return Score(value, chance, path * local, spell, tuple(kinds), _settle(place, kinds, fine, own, spell))
+
+
+def _place(
+    one: int, evidence: Evidence, seconds: dict[tuple[int, int], float], close: frozenset[tuple[int, int]] | None
+) -> Place:
+    """Whether somebody known good stands where this one stands: else what is slow may be that place."""
+    shape = evidence.map
+    by_latency = shared(one, seconds, close, evidence.good)
+    if shape.domain[one] < 0:
+        return by_latency
+    if by_latency is Place.SHARED:
+        return Place.SHARED
+    good_there = any(evidence.good[i] for i in range(shape.size) if i != one and shape.domain[i] == shape.domain[one])
+    return Place.SHARED if good_there else Place.ALONE if shape.labelled else by_latency
+
+
+def _settle(place: Place, kinds: list[str], fine: int, own: list[Measured], spell: float) -> str:
+    if fine and not own:
+        return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
+    if place is Place.ALONE:
+        return (
+            "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
+        )
+    if not own:
+        return "measure it to itself over its own NICs, beside a healthy node"
+    if spell < FATAL:
+        return f"measure it again, at least {APART:g} s after the first time"
+    if "path" not in kinds:
+        return "measure it with more nodes that are known good"
+    return "measure it again in another gang"

@@ -1,0 +1,117 @@
+"""Who slows whom: what changes for suspects when others keep silent. Pure.
+
+A port that takes no more has its switch send pause frames, and those slow whoever shares the switch, perhaps even to themselves. A culprit
+is told from its victims only by a round in which it takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+
+from .model import Grade, Measured, Phase, Played, Role
+
+__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "shadowed", "together"]
+
+ALIKE = 0.08
+"""Shares of normal that differ by less (natural logarithm) may have one cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """``edges``: bad ones of endpoints that were good as soon as a suspect kept silent; ``victims``: those endpoints."""
+
+    edges: frozenset[Measured] = frozenset()
+    victims: frozenset[int] = frozenset()
+
+
+def alike(a: float, b: float) -> bool:
+    return a == b or (a > 0 and b > 0 and abs(log(a / b)) < ALIKE)
+
+
+def together(domain: Sequence[int], a: int, b: int) -> bool:
+    """Whether these may share a switch: their labels say so, or do not say."""
+    return domain[a] == domain[b] or domain[a] < 0 or domain[b] < 0
+
+
+def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
+    """Whether one of these may be what slows another."""
+    known = [domain[one] for one in suspects]
+    return len(known) > 1 and (-1 in known or len(set(known)) < len(known))
+
+
+def explained(
+    rounds: Iterable[Played], edges: Sequence[Measured], good: Sequence[int], domain: Sequence[int]
+) -> Explained:
+    """Bad edges between known-good ends that a suspect explains: it took part, and one end was good in the round in which it kept silent.
+
+    They say nothing about their ends, nor about how often what is healthy is bad.
+    """
+    present = _present(rounds)
+    found: set[Measured] = set()
+    victims: set[int] = set()
+    for played in rounds:
+        if played.round.phase is not Phase.SILENCE:
+            continue
+        number = played.round.number
+        asked = [e for e in edges if e.round == number and e.role in {Role.SUSPECTS, Role.ACCUSED}]
+        cleared = {i for e in asked if e.grade is Grade.GOOD for i in (e.a, e.b)}
+        silent = [i for i in range(len(good)) if not good[i] and i not in present[number]]
+        for edge in edges:
+            if edge.grade is not Grade.BAD or not (good[edge.a] and good[edge.b]):
+                continue
+            ends = {
+                end
+                for end in {edge.a, edge.b} & cleared
+                if any(one in present[edge.round] and together(domain, one, end) for one in silent)
+            }
+            if ends:
+                victims |= ends
+                found.add(edge)
+    return Explained(frozenset(found), frozenset(victims))
+
+
+def shadowed(
+    rounds: Iterable[Played],
+    rows: Iterable[Measured],
+    domain: Sequence[int],
+    suspects: Collection[int],
+    *,
+    victims: Collection[int],
+    shares: dict[int, float],
+) -> set[int]:
+    """Suspects whose bad hairpins may be another one's doing.
+
+    Where somebody that may share their switch was bad to itself beside others and good without them, hairpins there are not independent: they speak
+    against those alone that were bad with no other suspect beside them. Elsewhere two, or several that are equally slow, must have been
+    measured apart; unless ``victims`` that are known to be there were good to themselves beside them.
+    """
+    present = _present(rounds)
+    bad: dict[int, set[int]] = {}
+    good: set[int] = set()
+    for row in rows:
+        if row.grade is Grade.BAD:
+            bad.setdefault(row.a, set()).add(row.round)
+        elif row.grade is Grade.GOOD:
+            good.add(row.a)
+    relieved = good & set(bad) & set(suspects)
+    found = set()
+    for one in suspects:
+        others = [o for o in suspects if o != one and o in bad and together(domain, one, o)]
+        mine = bad.get(one, set())
+        if any(together(domain, one, other) for other in relieved - {one}):
+            if not any(all(other not in present[number] for other in others) for number in mine):
+                found.add(one)
+            continue
+        if any(domain[one] == domain[other] >= 0 for other in good & set(victims)):
+            continue
+        beside = [other for other in others if all(other in present[number] for number in mine)]
+        like = [other for other in beside if alike(shares[one], shares[other])]
+        if beside and (len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))):
+            found.add(one)
+    return found
+
+
+def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:
+    return {p.round.number: {one for probe in p.round.probes for one in probe.members} for p in rounds}

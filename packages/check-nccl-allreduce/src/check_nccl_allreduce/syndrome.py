@@ -1,0 +1,196 @@
+"""Whose part of a sum is wrong, from what one collective left behind. Pure.
+
+Every rank's data are a code that only this rank has (:mod:`.worker.pattern`): its value at each position of the period is its weight there.
+What all ranks' sum differs by from what it must be (the *residual*) is then a syndrome: where one rank's part was lost, counted
+twice, scaled, old or had one bit flipped, the residuals follow that rank's values and nobody else's. What does not follow any single
+rank's (several culprits, exchanged chunks, an addend that has nothing to do with the data) is told of nobody.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Final, NamedTuple
+
+from .control.messages import Hello, Residuals, Result
+from .worker import pattern
+
+__all__ = ["LEAST_ODDS", "Culprit", "Decoded", "Sample", "decode", "gang", "holding"]
+
+LEAST_ODDS: Final = 1e6
+"""A rank is told where residuals that have nothing to do with its data would follow them at most once in so many times."""
+BITS: Final = 32
+HYPOTHESES: Final = BITS + 2
+"""What may have become of a rank's part: one of its bits, its scale, its age."""
+COPIES: Final = 4
+"""Different wrong sums at most: of one rank's wrong part there is one, or one for each way that a collective takes at once."""
+
+
+class Sample(NamedTuple):
+    """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for one that is no exact number."""
+
+    iteration: int
+    element: int
+    residual: float
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The rank whose part is wrong, what became of it, and the odds against any rank's data being followed by chance."""
+
+    rank: int
+    what: str
+    odds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What the syndrome tells: the worker's ``rank`` or -1, its ``member`` and ``gpu`` (UUID, empty where it has none), and it in words."""
+
+    rank: int
+    member: int
+    gpu: str
+    told: str
+    holders: str
+
+
+def decode(world: int, samples: Sequence[Sample]) -> Decoded | None:
+    """The one rank of ``world`` whose data all these residuals follow; None where there is none, or chance could do it.
+
+    Nor in a world of more ranks than the period: there some have the same data.
+    """
+    seen = dict.fromkeys(_offset(sample) for sample in samples)  # one that repeats within a period shows nothing more
+    if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
+        return None
+    found = list(_matches(world, [(_offset(sample), sample.residual) for sample in samples], len(seen)))
+    told = [one for one in found if one.odds >= LEAST_ODDS]
+    if not told or len({one.rank for one in found}) > 1:
+        return None
+    return max(told, key=lambda one: one.odds)
+
+
+def _offset(sample: Sample) -> int:
+    """Where in the table of values rank 0's element stands."""
+    return (sample.element * pattern.P + sample.iteration) % pattern.M
+
+
+def _matches(world: int, residuals: Sequence[tuple[int, float]], distinct: int) -> Iterator[Decoded]:
+    f, known = _values(world), _Chances(world)
+    once = dict(residuals)
+    for rank in range(world):
+        shift = rank * pattern.Q
+        (first, residual), own = residuals[0], f[(residuals[0][0] + shift) % pattern.M]
+        if own and all(own * d == residual * f[(o + shift) % pattern.M] for o, d in residuals):
+            factor = residual / own
+            chances = [known.share(f[(o + shift) % pattern.M]) for o in once if o != first]
+            yield Decoded(rank, _scaled(factor), _odds(world, chances), distinct)
+        if all(f[(o - 1 + shift) % pattern.M] - f[(o + shift) % pattern.M] == d for o, d in residuals):
+            least = 1 / (2 * pattern.bound(world) + 1)
+            yield Decoded(rank, "that of the iteration before", _odds(world, [least] * distinct), distinct)
+        bit = known.bit(own, residual)
+        if bit is not None and all(known.bit(f[(o + shift) % pattern.M], d) == bit for o, d in residuals):
+            chances = [known.chance(bit, d) for d in once.values()]
+            yield Decoded(rank, f"given with bit {bit} flipped", _odds(world, chances), distinct)
+
+
+def _odds(world: int, chances: Sequence[float]) -> float:
+    """Against all of them happening by chance for some rank and some hypothesis."""
+    chance = world * HYPOTHESES * prod(chances)
+    return 1 / chance if chance > 0 else float("inf")
+
+
+def _scaled(factor: float) -> str:
+    known = {-1.0: "lost", 1.0: "counted twice"}
+    return known.get(factor, f"multiplied by {factor + 1:g}")
+
+
+@lru_cache(maxsize=4)
+def _values(world: int) -> list[int]:
+    return pattern.values(world)
+
+
+class _Chances:
+    """Of the values of this world: how often there is one, and how often a flipped bit changes one so, as float32."""
+
+    def __init__(self, world: int) -> None:
+        self._values = _values(world)
+        self._count = Counter(self._values)
+        self._deltas: dict[int, Counter[float]] = {}
+
+    def share(self, value: int) -> float:
+        """How often a rank's element has this value."""
+        return self._count[value] / pattern.M
+
+    def bit(self, value: int, residual: float) -> int | None:
+        """The bit whose flipping changes ``value`` by ``residual``."""
+        one, other = array("f", [value, value + residual])
+        if other != value + residual:
+            return None
+        low, high = memoryview(array("f", [one, other])).cast("B").cast("I")
+        differs = int(low ^ high)
+        return differs.bit_length() - 1 if differs.bit_count() == 1 else None
+
+    def chance(self, bit: int, residual: float) -> float:
+        """How often flipping it changes an element by just so much."""
+        if bit not in self._deltas:
+            whole = memoryview(array("f", self._values)).cast("B").cast("I")
+            spoilt = array("I", [one ^ (1 << bit) for one in whole])
+            after = memoryview(spoilt).cast("B").cast("f")
+            self._deltas[bit] = Counter(b - a for a, b in zip(self._values, after, strict=True))
+        return self._deltas[bit][residual] / pattern.M
+
+
+def holding(ranks: Sequence[int], world: int) -> str:
+    """Which ranks hold a wrong copy, in words; where in a ring it went wrong, as far as that shows it."""
+    held = sorted(set(ranks))
+    if len(held) == world:
+        return "every rank holds it: it went wrong before the sum was complete"
+    if len(held) == 1:
+        return f"rank {held[0]} alone holds it: it went wrong on the way to it, or in it"
+    inside = set(held)
+    firsts = [rank for rank in held if (rank - 1) % world not in inside]
+    if len(firsts) == 1:
+        last = (firsts[0] + len(held) - 1) % world
+        return (
+            f"ranks {firsts[0]} to {last} hold it, one after another: in a ring by rank it went wrong between "
+            f"rank {(firsts[0] - 1) % world} and rank {firsts[0]}"
+        )
+    return f"{len(held)} of {world} ranks hold it"
+
+
+def gang(world: int, hellos: Mapping[int, Hello], results: Mapping[int, Result]) -> Culprit | None:
+    """What the gang's own sum tells; None where no residuals came (no sum, or a worker that reports none)."""
+    reports = [(member, one) for member, result in sorted(results.items()) for one in result.residuals]
+    if not reports:
+        return None
+    holders = [rank for _, one in reports for rank in one.ranks]
+    where = holding(holders, world)
+    copies = {tuple(Sample(*sample) for sample in one.samples) for _, one in reports}
+    found = [decode(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
+    told = [one for one in found if one is not None]
+    if len(told) < len(found) or len({one.rank for one in told}) > 1:
+        return Culprit(
+            -1, -1, "", f"not told by the syndrome: the residuals follow no single rank's data; {where}", where
+        )
+    best = min(told, key=lambda one: one.odds)
+    if set(holders) not in ({best.rank}, set(range(world))):
+        why = f"not told by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
+        return Culprit(-1, -1, "", why, where)
+    member, report = next((member, one) for member, one in reports if best.rank in one.ranks)
+    gpu = _gpu(report, best.rank)
+    odds = "more than 1e+12" if best.odds > 1e12 else f"{best.odds:.2g}"
+    told_by = (
+        f"what is wrong in the sum is the part of worker rank {best.rank} ({f'GPU {gpu}, ' if gpu else ''}"
+        f"{hellos[member].pod} on {hellos[member].node}): it was {best.what}, {odds} to 1 by {best.samples} residuals; {where}"
+    )
+    return Culprit(best.rank, member, gpu, told_by, where)
+
+
+def _gpu(report: Residuals, rank: int) -> str:
+    place = report.ranks.index(rank)
+    return report.gpus[place] if place < len(report.gpus) else ""

@@ -1,0 +1,178 @@
+"""Faults that are made in real gangs, over and over: `python reals.py --runs 20 --json FILE` counts how often each is told for what it is.
+
+Checks with their own torchrun and gloo, on links shaped in namespaces that this program makes (`fabric`). Two things are shorter than the
+product's: torch is loaded once for all of them (`preloaded`), and the wait before the independent look is `rows.APART`, for nobody else is on
+these links. The product's own wait and start are timed by `verdict`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fabric import SICK, SwitchedGang, may_shape
+from gangs import Gang
+from rows import APART, idle_share, processors
+
+QUICK = f"from check_nccl_allreduce.localise import score; score.APART = {APART}; "
+RUN = "from check_nccl_allreduce import check; check.main()"
+PATIENT = {"GANG_TIMEOUT": "300s", "CHECK_TIMEOUT": "120s"}
+LINKS = {**PATIENT, "NCCL_ALLREDUCE_SIZE": "4Mi", "NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015"}
+SLOW_UPLINK = 60
+PARTS = ("part-doubled", "part-dropped", "part-with-flipped-bits")
+FAST = "to itself it is as fast as others"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``truth(run, culprit)``: whether a run told it for what it is. ``shape``: what is done to the links; None for loopback."""
+
+    name: str
+    says: str
+    members: int
+    truth: Callable[[dict[str, Any], int], bool]
+    shape: Callable[[SwitchedGang, int], None] | None = None
+    corrupts: bool = False
+    share: float = 1.0
+    """Of the runs."""
+
+
+def _adapter(gang: SwitchedGang, culprit: int) -> None:
+    gang.shape(culprit, SICK)
+
+
+def _cable(gang: SwitchedGang, culprit: int) -> None:
+    gang.shape(culprit, SICK, beyond=True)
+
+
+def _uplink(gang: SwitchedGang, _: int) -> None:
+    gang.share_uplink(tuple(range(gang.size // 2, gang.size)), SLOW_UPLINK)
+
+
+def _blamed(run: dict[str, Any], culprit: int) -> bool:
+    return bool(run["blamed"] == [culprit])
+
+
+def _cleared(run: dict[str, Any], culprit: int) -> bool:
+    """Named, with the reason that its hairpin gives, and nobody blamed."""
+    return bool(run["blamed"] == [] and run["named"] == f"node-{culprit}" and FAST in run["reason"])
+
+
+def _nobody(run: dict[str, Any], _: int) -> bool:
+    return bool(run["blamed"] == [] and run["outcome"] == "failed")
+
+
+def _corrupted(run: dict[str, Any], culprit: int) -> bool:
+    return bool(run["corrupted"] == str(culprit) and run["blamed"] in ([], [culprit]))
+
+
+KINDS = (
+    Kind("slow-node", "a node whose adapter is slow is blamed", 3, _blamed, _adapter),
+    Kind("slow-path", "a node whose cable is slow is named, not blamed: its hairpin is fast", 3, _cleared, _cable),
+    Kind("two-members", "of two members the one that is slow inside is blamed", 2, _blamed, _adapter),
+    Kind("corrupted", "the rank whose part is wrong is named from one collective", 3, _corrupted, corrupts=True),
+    Kind("uplink", "behind a slow shared uplink nobody is blamed", 8, _nobody, _uplink, share=0.25),
+)
+
+
+def run(kind: Kind, number: int, loaded: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """One gang; ``loaded`` is called once torch is, before the rosters are sealed."""
+    culprit = number % kind.members
+    with tempfile.TemporaryDirectory(prefix="pf") as name, _gang(kind, Path(name)) as gang:
+        gang.size = kind.members
+        if isinstance(gang, SwitchedGang):
+            gang.join(kind.members)
+            assert kind.shape is not None
+            kind.shape(gang, culprit)
+        given = LINKS
+        if kind.corrupts:
+            part = PARTS[number % len(PARTS)]
+            given = {**PATIENT, "MUTANT": part, "MUTANT_RANK": str(culprit)}
+        gang.start(*range(kind.members), code=QUICK + RUN, **given)
+        for one in gang.members.values():
+            one.said("torch is loaded", 300)
+        loaded()
+        before = processors()
+        gang.seal()
+        sealed = time.monotonic()
+        ends = [one.ended(300) for one in gang.members.values()]
+        events = {rank: one.connector.events for rank, one in gang.members.items()}
+        about = next((event.metadata for event in events[0]), {})
+        made = {
+            "culprit": culprit,
+            "seconds": round(time.monotonic() - sealed, 1),
+            "idle": round(idle_share(before, processors()), 2),
+            "outcome": ends[0].result.outcome,
+            "code": ends[0].result.code,
+            "blamed": [rank for rank, each in events.items() if any(event.is_fatal for event in each)],
+            "named": about.get("named", ""),
+            "corrupted": about.get("corrupted_rank", ""),
+            "reason": about.get("reason", ""),
+        }
+        return {**made, "true": kind.truth(made, culprit)}
+
+
+def _gang(kind: Kind, home: Path) -> Gang:
+    return (SwitchedGang if kind.shape is not None else Gang)(home, preloaded=True)
+
+
+def play(kind: Kind, runs: int, at_once: int) -> list[dict[str, Any]]:
+    """So many gangs of a kind, some at the same time: measured on shaped links, they take next to no processor time."""
+    made: list[dict[str, Any]] = []
+    for begin in range(0, runs, at_once):
+        batch = range(begin, min(begin + at_once, runs))
+        gate = threading.Barrier(len(batch))
+        with ThreadPoolExecutor(len(batch)) as pool:
+            made += pool.map(lambda number, gate=gate: run(kind, number, gate.wait), batch)
+    return made
+
+
+def figures(kind: Kind, made: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is told of a kind. Of runs that told the truth only the seconds are kept."""
+    seconds = [one["seconds"] for one in made]
+    return {
+        "says": kind.says,
+        "members": kind.members,
+        "runs": len(made),
+        "true": sum(one["true"] for one in made),
+        "median_seconds": median(seconds),
+        "most_seconds": max(seconds),
+        "least_idle": min(one["idle"] for one in made),
+        "untrue": [one for one in made if not one["true"]],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="of each kind, of those of eight a quarter (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)")
+    parser.add_argument("--only", choices=[kind.name for kind in KINDS], action="append", help="this kind; repeatable")
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    if not may_shape():
+        parser.exit(2, "reals.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n")
+    told: dict[str, Any] = {}
+    for kind in KINDS:
+        if args.only and kind.name not in args.only:
+            continue
+        at_once = max(1, min(args.at_once, 1 + 2 * args.at_once // kind.members))
+        told[kind.name] = one = figures(kind, play(kind, max(1, round(args.runs * kind.share)), at_once))
+        print(
+            f"{kind.name}: {one['true']} of {one['runs']} true, {one['median_seconds']:.1f} s ({one['most_seconds']:.1f} at most); "
+            f"processors idle for {one['least_idle']:.0%} at least",
+            flush=True,
+        )
+    args.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What one kind of evidence is worth and what two are, and what each sort of gang is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from check_nccl_allreduce.fabrics import Fabric, World
+from check_nccl_allreduce.localise import (
+    APART,
+    FATAL,
+    Endpoint,
+    Fact,
+    FactKind,
+    Kind,
+    Phase,
+    Probe,
+    Result,
+    Role,
+    Round,
+    State,
+    Status,
+    Verdict,
+    Zone,
+    next,
+)
+from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.simulation import Tally, bound, play, simulate, worlds
+
+Answer = Callable[[Probe, Round], Result]
+NORMAL = 100.0
+
+
+def gang(size: int, domain: Callable[[int], str | None] = lambda _: None) -> State:
+    return State(tuple(Endpoint(f"n{i}", "H100/8", domain(i)) for i in range(size)), 7).after_gang(Zone.BELOW, 40.0)
+
+
+def ok(share: float = 1.0, latency: float = 0.0) -> Result:
+    return Result(Status.OK, NORMAL * share, latency=latency)
+
+
+def localised(state: State, answer: Answer, seconds: float = 5.0) -> tuple[Verdict, State]:
+    return play(state, lambda one: [answer(probe, one) for probe in one.probes], seconds)
+
+
+def bad(one: int, to_itself: float = 0.5) -> Answer:
+    """Slow with all others, and so fast to itself."""
+
+    def answer(probe: Probe, _: Round) -> Result:
+        if one not in probe.members:
+            return ok()
+        return ok(to_itself if probe.role is Role.HAIRPIN else 0.5)
+
+    return answer
+
+
+@pytest.mark.parametrize("size", [3, 4, 8, 40])
+def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_named(size: int) -> None:
+    both, _ = localised(gang(size), bad(2))
+    assert (both.kind, both.fatal_for) == (Kind.NODE, (2,))
+    [suspect] = both.suspects
+    assert suspect.score is not None
+    assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
+    path, _ = localised(gang(size), bad(2, to_itself=1.0))
+    assert (path.kind, path.fatal_for, path.named) == (Kind.SUSPECT, (), (2,))
+    assert "look at its cable, its switch port and the path behind it" in path.reason
+
+
+def test_the_only_node_behind_its_switch_is_named_even_where_it_is_slow_to_itself() -> None:
+    state = gang(9, lambda i: "far" if i == 4 else f"leaf-{i % 2}")
+    verdict, _ = localised(state, bad(4))
+    assert (verdict.fatal_for, verdict.named) == ((), (4,))
+
+
+def test_hairpins_are_of_suspects_and_known_good_nodes_and_are_the_last_two_rounds() -> None:
+    _, last = localised(gang(12), bad(3))
+    hairpins = [played.round for played in last.rounds if played.round.phase is Phase.HAIRPIN]
+    assert last.rounds[-2:] == tuple(played for played in last.rounds if played.round in hairpins)
+    assert len(hairpins) == 2
+    for one in hairpins:
+        assert all(len(probe.members) == 1 for probe in one.probes)
+        assert (3,) in [probe.members for probe in one.probes]
+        assert len(one.probes) >= 4
+
+
+def test_a_hairpin_that_clears_every_suspect_is_not_made_twice() -> None:
+    _, last = localised(gang(12), bad(3, to_itself=1.0))
+    assert [played.round.phase for played in last.rounds].count(Phase.HAIRPIN) == 1
+
+
+def test_the_last_rounds_are_at_least_45_seconds_after_the_first_bad_edge() -> None:
+    _, last = localised(gang(12), bad(3))
+    confirmations = [played for played in last.rounds if played.round.phase is Phase.CONFIRM]
+    assert confirmations[0].round.wait == 0
+    late = [played for played in last.rounds if played.at >= last.rounds[0].at + APART]
+    assert len(late) >= 3
+
+
+def test_without_time_to_wait_nobody_waits_and_nobody_is_blamed_for_being_slow() -> None:
+    state = gang(12)
+    now = 0.0
+    while isinstance(step := next(state, now, until=45.0), Round):
+        assert step.wait == 0
+        now += 5.0
+        state = state.after(step, [bad(3)(probe, step) for probe in step.probes], now)
+        if now > 30:
+            break
+    while isinstance(step := next(state, now, until=now), Round):
+        state = state.after(step, [bad(3)(probe, step) for probe in step.probes], now)
+    assert isinstance(step, Verdict)
+    assert (step.fatal_for, step.named) == ((), (3,))
+
+
+def test_wrong_data_and_hangs_need_no_second_moment() -> None:
+    def answer(probe: Probe, _: Round) -> Result:
+        return Result(Status.WRONG) if 3 in probe.members else ok()
+
+    state = replace(gang(8)).after_gang(Zone.WRONG)
+    verdict, last = localised(state, answer)
+    assert verdict.fatal_for == (3,)
+    assert all(played.round.wait == 0 for played in last.rounds)
+    [suspect] = verdict.suspects
+    assert suspect.score is not None
+    assert suspect.score.kinds == ("path", "data")
+
+
+def test_slow_controls_say_nothing_against_wrong_data() -> None:
+    def answer(probe: Probe, _: Round) -> Result:
+        if 2 in probe.members:
+            return Result(Status.WRONG)
+        return ok(0.1 if probe.role is Role.HAIRPIN and probe.members == (1,) else 1.0)
+
+    verdict, _ = localised(replace(gang(3)).after_gang(Zone.WRONG), answer)
+    assert verdict.fatal_for == (2,)
+
+
+def test_a_label_that_groups_nobody_or_that_latencies_contradict_is_no_label() -> None:
+    own = gang(8, lambda i: f"own-{i}")
+    assert not weigh(own).map.believed
+    assert weigh(gang(8, lambda i: f"leaf-{i % 2}")).map.believed
+    verdict, _ = localised(own, bad(2))
+    assert verdict.fatal_for == (2,)
+    lying = gang(16, lambda i: f"leaf-{i % 2}")
+
+    def answer(probe: Probe, _: Round) -> Result:
+        return ok(latency=2e-6 if len({i // 8 for i in probe.members}) == 1 else 5e-6)
+
+    _, last = localised(lying, answer)
+    assert not weigh(last).map.believed
+
+
+def test_nodes_with_other_adapters_are_not_compared() -> None:
+    ends = tuple(Endpoint(f"n{i}", "H100/8", nic="8x200" if i < 3 else "8x400") for i in range(10))
+
+    def answer(probe: Probe, _: Round) -> Result:
+        return ok(0.5 if min(probe.members) < 3 else 1.0)
+
+    verdict, _ = localised(State(ends, 3).after_gang(Zone.BELOW), answer)
+    assert verdict.named == ()
+
+
+def test_a_bad_adapter_behind_nvlink_is_found_by_paths_between_the_domains() -> None:
+    ends = tuple(Endpoint(f"n{i}", "GB200/4", nvlink=f"rack-{i // 6}") for i in range(18))
+
+    def answer(probe: Probe, _: Round) -> Result:
+        inside = len(probe.members) == 2 and len({i // 6 for i in probe.members}) == 1
+        return ok(2.5) if inside else ok(0.5 if 7 in probe.members else 1.0)
+
+    assert localised(State(ends, 3).after_gang(Zone.BELOW), answer)[0].fatal_for == (7,)
+
+
+def test_a_node_to_which_no_path_comes_up_is_named() -> None:
+    for size in (3, 8):
+
+        def answer(probe: Probe, _: Round) -> Result:
+            return Result(Status.UNJUDGED) if 1 in probe.members and len(probe.members) > 1 else ok()
+
+        verdict, _ = localised(gang(size), answer)
+        assert (verdict.named, verdict.fatal_for) == ((1,), ())
+        assert "no path to it came up" in verdict.reason
+
+
+def test_a_node_all_of_whose_paths_are_an_eighth_slower_is_named() -> None:
+    def answer(probe: Probe, _: Round) -> Result:
+        return ok(0.89 if 5 in probe.members else 1.0)
+
+    verdict, _ = localised(gang(12), answer)
+    assert (verdict.named, verdict.fatal_for) == ((5,), ())
+
+
+def test_bad_paths_that_share_one_end_are_that_ends_and_not_the_fabrics() -> None:
+    def answer(probe: Probe, one: Round) -> Result:
+        return ok(0.5 if 5 in probe.members and one.number % 2 and len(probe.members) == 2 else 1.0)
+
+    verdict, _ = localised(gang(24), answer)
+    assert (verdict.kind, verdict.fatal_for) == (Kind.INTERMITTENT, ())
+    assert 5 in verdict.named
+
+
+def test_many_nodes_that_tell_of_a_device_fault_at_once_are_named_and_not_fatal() -> None:
+    state = gang(64)
+    for one in range(4):
+        state = state.with_fact(Fact(one, FactKind.DEVICE, "GPU_UNRESPONSIVE"))
+    verdict = next(state)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.named, verdict.fatal_for) == ((0, 1, 2, 3), ())
+
+
+def every() -> dict[str, World]:
+    found: dict[str, World] = {}
+    for entry in worlds().values():
+        found |= {one.name: one for one in (entry.values() if isinstance(entry, dict) else [entry])}
+    return found
+
+
+def some(name: str, gangs: int) -> Tally:
+    return simulate([replace(every()[name], gangs=gangs, most=64)])[name]
+
+
+HEALTHY = [
+    name
+    for name in every()
+    if name.startswith(("alone", "partial", "labels_lie", "busy", "hardware", "correlated")) and "pause" not in name
+]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_world_of_healthy_nodes_has_one_blamed(name: str) -> None:
+    tally = some(name, 12)
+    assert (tally.healthy_blamed, tally.max_rounds <= 8) == (0, True)
+
+
+@pytest.mark.parametrize("seen", ["labels", "latencies", "neither"])
+def test_one_to_three_bad_nodes_are_blamed(seen: str) -> None:
+    tally = some(f"bad_nodes one to three, {seen}", 60)
+    assert tally.healthy_blamed == 0
+    assert tally.bad_blamed >= 0.95 * tally.judged
+    assert tally.bad_named >= 0.98 * tally.bad
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("behind NVLink", 0.95), ("one of eight NICs", 0.9), ("dead path", 0.95), ("flapping", 0.75)]
+)
+def test_what_cannot_be_blamed_is_named(name: str, share: float) -> None:
+    tally = some(f"bad_nodes {name}", 40)
+    assert (tally.healthy_blamed, tally.bad_named >= share * tally.bad) == (0, True)
+
+
+def test_the_bound_on_what_was_never_seen_is_three_over_the_number_of_gangs() -> None:
+    assert bound(0, 3000) == pytest.approx(0.1)
+    assert 0.1 < bound(1, 3000) < 0.2
+    assert bound(0, 0) == 100
+
+
+def test_a_bad_adapter_is_slow_to_itself_and_a_bad_path_is_not() -> None:
+    exact = {"noise": 0.0, "spread": 0.0, "dips": 0.0, "nodes": 12}
+    fabric = Fabric(World("exact", 1, bad=(1, 1), severity=(0.5, 0.5), **exact), 0)  # type: ignore[arg-type]
+    (one,) = fabric.bad
+    hairpin = Round(7, Phase.HAIRPIN, (Probe((one,), Role.HAIRPIN),))
+    assert fabric.measure(hairpin)[0].gbps == 200.0
+    remote = Fabric(World("exact", 1, fault="remote", **exact), 0)  # type: ignore[arg-type]
+    (far,) = remote.faults[0].touched
+    assert remote.measure(Round(7, Phase.HAIRPIN, (Probe((far,), Role.HAIRPIN),)))[0].gbps == 400.0
