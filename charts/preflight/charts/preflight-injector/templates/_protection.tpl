@@ -1,0 +1,73 @@
+{{/* The gang controller as the API server knows it: beside the webhook it alone writes to pods what is reserved. */}}
+{{- define "preflight-injector.controller" -}}
+{{- (.Values.protection).controller | default (printf "system:serviceaccount:%s:preflight-gang" .Release.Namespace) -}}
+{{- end }}
+
+{{/* CEL: true for whoever is neither the gang controller nor exempt. */}}
+{{- define "preflight-injector.notExempt" -}}
+!(request.userInfo.username in {{ prepend ((.Values.protection).exemptUsers | default list) (include "preflight-injector.controller" .) | toJson }})
+{{- with (.Values.protection).exemptGroups }} && !request.userInfo.?groups.orValue([]).exists(g, g in {{ toJson . }}){{ end }}
+{{- end }}
+
+{{/* CEL: the namespace's word about preflight. */}}
+{{- define "preflight-injector.optIn" -}}
+namespaceObject.metadata.?labels['nvsentinel.nvidia.com/preflight'].orValue('')
+{{- end }}
+
+{{/* CEL: whether the webhook is called for pods of the request's namespace: what its entries' selectors say (webhook.yaml). */}}
+{{- define "preflight-injector.atWork" -}}
+!(request.namespace in {{ include "preflight-injector.excluded" . | fromYamlArray | toJson }}) && (
+{{- include "preflight-injector.optIn" . }} == 'enabled'
+{{- with .Values.namespaces }} || ({{ include "preflight-injector.optIn" $ }} != 'disabled' && request.namespace in {{ toJson . }}){{ end }})
+{{- end }}
+
+{{/* CEL: the pod of a create request, for a sentence. A name that the API server makes is not known to the request. */}}
+{{- define "preflight-injector.created" -}}
+'Pod ' + request.namespace + '/' + object.metadata.?name.orValue(object.metadata.?generateName.orValue(''))
+{{- end }}
+
+{{/* CEL: a static pod's image in the API, which its kubelet writes and nobody runs. */}}
+{{- define "preflight-injector.notMirror" -}}
+!('system:nodes' in request.userInfo.?groups.orValue([]) && 'kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))
+{{- end }}
+
+{{/*
+A regular expression (RE2) for paths at, above or below the connector's folder on the node, also written with `//` and `/./`; `/run` and
+`/var/run` are one on most nodes, and /proc/1/root is the node's root.
+*/}}
+{{- define "preflight-injector.nearTheConnector" -}}
+{{- $folder := include "preflight-injector.socketDir" . | clean -}}
+{{- $folders := list $folder -}}
+{{- if hasPrefix "/var/run/" $folder -}}{{- $folders = append $folders (trimPrefix "/var" $folder) -}}{{- end -}}
+{{- if hasPrefix "/run/" $folder -}}{{- $folders = append $folders (print "/var" $folder) -}}{{- end -}}
+{{- $ways := list `\.?$` `proc/(.*/)?(root|cwd)(/.*)?$` -}}
+{{- range $folders -}}
+{{- $way := `(/.*)?$` -}}
+{{- range $index, $part := splitList "/" (trimPrefix "/" .) | reverse -}}
+{{- if $index -}}{{- $way = print `(/\.?)*(/` $way `|$)` -}}{{- end -}}
+{{- $way = print (regexQuoteMeta $part) $way -}}
+{{- end -}}
+{{- $ways = append $ways $way -}}
+{{- end -}}
+^(\.?/)*({{ join "|" $ways }})
+{{- end }}
+
+{{/* How every policy and binding is labelled and bound. `name`: the last part of its name. */}}
+{{- define "preflight-injector.binding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ include "preflight-injector.name" .root }}-{{ .name }}
+  labels:
+    {{- include "preflight-injector.labels" .root | nindent 4 }}
+spec:
+  policyName: {{ include "preflight-injector.name" .root }}-{{ .name }}
+  validationActions: [Deny]
+  {{- if not .everywhere }}
+  {{- with (.root.Values.protection).namespaceSelector }}
+  matchResources:
+    namespaceSelector:
+      {{- toYaml . | nindent 6 }}
+  {{- end }}
+  {{- end }}
+{{- end }}
