@@ -112,6 +112,11 @@ def test_every_value_there_is_stands_in_the_manual(part: Path) -> None:
         {"certificates": {"selfManaged": False}},
         {"namespaces": "training"},
         {"checkTimeuot": "300s"},
+        {"mirrorClaims": [""]},
+        {"platformConnector": {"enabled": "no"}},
+        {"dcgm": {"hostengineAddr": []}},
+        {"checks": [{"name": "a", "image": "b", "container": {"volumeMounts": [{"name": "data", "mountPath": "/d"}]}}]},
+        {"checks": [{"name": "a", "image": "b", "extraVolumes": [{"name": "x", "configMap": {"name": "y"}}]}]},
     ],
 )
 def test_a_wrong_value_stops_the_install(wrong: Values) -> None:
@@ -223,18 +228,22 @@ CLAIMS = {
 
 
 def test_the_webhook_may_follow_what_namespaces_set_for_themselves_and_nothing_else() -> None:
-    assert rights_of_the_webhook() == [CONFIGS]
+    assert rights_of_the_webhook(mirrorClaims=[]) == [CONFIGS]
 
 
 def test_a_webhook_that_asks_for_nothing_has_no_rights_and_no_token() -> None:
-    assert rights_of_the_webhook(preflightConfigs={"enabled": False}) == []
+    assert rights_of_the_webhook(preflightConfigs={"enabled": False}, mirrorClaims=[]) == []
 
 
 @pytest.mark.parametrize("where", ["gpuDetection", "networkDetection"])
 @pytest.mark.parametrize("configs", [True, False])
 def test_with_device_classes_it_may_read_claims(where: str, configs: bool) -> None:
     values = {where: {"deviceClasses": ["gpu.nvidia.com"]}, "preflightConfigs": {"enabled": configs}}
-    assert rights_of_the_webhook(**values) == [*([CONFIGS] if configs else []), CLAIMS]
+    assert rights_of_the_webhook(**values, mirrorClaims=[]) == [*([CONFIGS] if configs else []), CLAIMS]
+
+
+def test_by_default_it_may_read_the_claims_that_checks_get_as_the_workload_does() -> None:
+    assert rights_of_the_webhook() == [CONFIGS, CLAIMS]
 
 
 def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
@@ -300,7 +309,9 @@ def test_each_revision_has_a_certs_job_of_its_own() -> None:
 
 def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
     values = with_values(
-        certificates={"selfManaged": False, "secretName": "theirs"}, preflightConfigs={"enabled": False}
+        certificates={"selfManaged": False, "secretName": "theirs"},
+        preflightConfigs={"enabled": False},
+        mirrorClaims=[],
     )
     made = render(UMBRELLA, values)
     assert {o["kind"] for o in made}.isdisjoint({"Job", "CronJob", "Role", "ClusterRole"})
@@ -313,7 +324,10 @@ def test_one_replica_needs_no_disruption_budget() -> None:
 
 
 def test_every_namespaced_object_stands_in_the_releases_namespace() -> None:
-    for made in render(UMBRELLA, {**ADR, **GANG_ON}, namespace="elsewhere"):
+    counted = {
+        "preflight-gang": {"enabled": True, "checks": [one["name"] for one in ADR["preflight-injector"]["checks"]]}
+    }
+    for made in render(UMBRELLA, {**ADR, **counted}, namespace="elsewhere"):
         expected = None if made["kind"] in OF_THE_CLUSTER else "elsewhere"
         assert made["metadata"].get("namespace") == expected
 
@@ -338,7 +352,7 @@ def test_chart_versions_are_those_of_the_packages() -> None:
         version = tomllib.loads((packages / package / "pyproject.toml").read_text())["project"]["version"]
         assert yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"] == version
     check = tomllib.loads((packages / "check-dcgm/pyproject.toml").read_text())["project"]["version"]
-    assert yaml.safe_load((INJECTOR / "values.yaml").read_text())["checks"] == [
+    assert configs(ON)["preflight-injector"]["checks"] == [
         {"name": "dcgm-diag", "image": f"preflight-dcgm-diag:{check}"}
     ]
 
@@ -436,3 +450,7 @@ def test_an_install_says_where_its_parts_look_for_gpu_pods_in_different_places(
 def test_an_unknown_shared_value_stops_the_install() -> None:
     with pytest.raises(ChartError, match="gangSource"):
         render(UMBRELLA, {**ON, "global": {"preflight": {"gangSource": [SOURCE]}}})
+
+
+def test_no_link_stands_in_the_charts_for_every_helm_command_would_speak_of_it() -> None:
+    assert [str(path) for path in CHARTS.rglob("*") if path.is_symlink()] == []

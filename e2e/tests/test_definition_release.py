@@ -35,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 def install(server: ApiServer, name: str, **values: Any) -> Release:
     """A release without a replica, as nothing here would start one."""
     made = Release(name, server.kubeconfig(server.home / name), name=name, chart=GANG)
-    made.install({"fullnameOverride": name, "replicas": 0, **values}, wait=False)
+    made.install({"fullnameOverride": name, "replicas": 0, "allowSecondRelease": True, **values}, wait=False)
     return made
 
 

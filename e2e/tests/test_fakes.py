@@ -49,11 +49,11 @@ FAULT = {"text": "bad", "error_id": 52, "severity": 2, "category": 10}
 
 @pytest.fixture
 def engine() -> Iterator[str]:
-    results = {"software": {"0": []}, "memory": {"0": [FAULT]}}
+    results = {"software": {"0": {"problems": []}}, "memory": {"0": {"problems": [FAULT]}}}
     gpus = [{"id": 0, "name": "H100", "pci": "0:1B", "uuid": MINE[7]}]
     yield from engine_answers(
         {
-            "diag": {"rc": 205, "results": results},
+            "diag": {"rc": 205, "results": results, "serials": {"0": "1650522000000"}},
             "discovery": {"rc": 0, "gpus": gpus},
             "version": {"rc": 0, "version": "4.4.2"},
         }
@@ -81,6 +81,39 @@ def test_dcgmi_3_prints_the_older_one_and_takes_no_uuid(engine: str) -> None:
     assert memory["results"][0] is None
     assert memory["results"][1]["gpu_id"] == "0"
     assert run("dcgmi3", "diag", "-r", "2", "--host", engine, "-i", MINE[7], "-j").returncode == 255
+
+
+PLAYED = ("2.4.7", "3.1.8", "3.2.6", "3.3.1", "3.3.9", "4.0.0", "4.4.2", "4.5.0", "4.6.0")
+
+
+@pytest.mark.parametrize("version", PLAYED)
+def test_dcgmi_prints_as_the_version_that_it_plays(engine: str, tmp_path: Path, version: str) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(json.dumps(node_json("node-a", {"engine": {"clients": {"dcgmi": version}}})))
+    ids = MINE[7] if version >= "4" else "0"
+    done = run("dcgmi", "diag", "-r", "2", "--host", engine, "-i", ids, "-j", FAKE_NODE_JSON=str(file))
+    document = json.loads(done.stdout)
+    [body] = [document[root] for root in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if root in document]
+    listed = [t for c in body["test_categories"] for t in c["tests"] if t["name"] in {"memory", "GPU Memory"}]
+    [row] = [row for row in listed[0]["results"] if row]
+    assert row["status"] == "Fail"
+    assert ("gpu_ids" in row, "gpu_id" in row, "entity_id" in row) == (
+        version < "3.3",
+        "3.3" <= version < "4",
+        version >= "4",
+    )
+    assert isinstance(row["warnings"], str) == (version < "3.3")
+    assert ("error_id" in row) == (version == "3.2.6")
+    assert bool(listed[0].get("test_summary", {}).get("warnings")) == (version >= "4.5")
+    assert ("1650522000000" in done.stdout) == (version >= "3.3")
+
+
+@pytest.mark.parametrize("status", [0, 205, 217, 226, 237, 238, 244, 245])
+def test_a_diagnostic_that_could_not_run_is_a_document_whatever_its_status(status: int) -> None:
+    for address in engine_answers({"diag": {"rc": status, "said": "something"}}):
+        done = run("dcgmi", "diag", "-r", "1", "--host", address, "-i", MINE[0], "-j")
+        assert done.returncode == status
+        assert "something" in json.loads(done.stdout)["DCGM Diagnostic"]["runtime_error"]
 
 
 def test_dcgmi_lists_the_engine_s_gpus(engine: str) -> None:

@@ -54,7 +54,8 @@ def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
     rights = verbs(only(made(), "ClusterRole"))
     assert rights["", "pods"] == {"list", "watch", "patch"}
     assert rights["", "nodes"] == {"list", "watch"}
-    assert rights["", "namespaces"] == {"list"}
+    assert rights["", "namespaces"] == {"list", "watch"}
+    assert rights["resource.k8s.io", "resourceclaims"] == {"list"}
     assert rights["preflight.nvsentinel.nvidia.com", "preflightconfigs"] == {"list", "watch"}
 
 
@@ -138,8 +139,10 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
     assert config == {
         "auditInterval": "5m",
         "checks": ["dcgm-diag", "ours"],
-        "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease"],
+        "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease", "preflight"],
+        "gpuDeviceClasses": ["gpu.nvidia.com"],
         "gpuResourceNames": ["nvidia.com/gpu"],
+        "history": "336h",
         "instanceTypeLabel": "node.kubernetes.io/instance-type",
         "leaseDuration": "15s",
         "logLevel": "info",
@@ -241,13 +244,6 @@ def test_the_confined_account_is_the_controllers() -> None:
     assert pod()["serviceAccountName"] == account["name"]
 
 
-def test_statuses_bindings_evictions_and_deletions_are_nobodys_business() -> None:
-    rules = policies()["reserved"]["matchConstraints"]["resourceRules"]
-    assert [(rule["resources"], rule["operations"]) for rule in rules] == [
-        (["pods", "pods/ephemeralcontainers"], ["UPDATE"])
-    ]
-
-
 def test_no_deletion_of_a_record_is_anybodys_business_but_the_controllers() -> None:
     rules = policies()["records"]["matchConstraints"]["resourceRules"]
     assert [rule["operations"] for rule in rules] == [["CREATE", "UPDATE"]]
@@ -258,40 +254,33 @@ def not_exempt(policy: str, **values: Any) -> str:
     return str(found["not-exempt"])
 
 
-OF_TENANTS = pytest.mark.parametrize("policy", ["reserved", "records"])
-
-
-@OF_TENANTS
-def test_nobody_is_exempt_but_the_controller(policy: str) -> None:
+def test_nobody_is_exempt_but_the_controller() -> None:
     only_it = '!(request.userInfo.username in ["system:serviceaccount:preflight:preflight-gang"])'
-    assert not_exempt(policy) == only_it
+    assert not_exempt("records") == only_it
 
 
-@OF_TENANTS
-def test_users_and_groups_can_be_exempt(policy: str) -> None:
-    both = not_exempt(policy, protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
+def test_users_and_groups_can_be_exempt() -> None:
+    both = not_exempt("records", protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
     assert '["system:serviceaccount:preflight:preflight-gang","anna"]' in both
     assert r'exists(g, g in ["say \"friend\""])' in both
 
 
+CHOSEN: Object = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+
+
 @pytest.mark.parametrize(
-    ("values", "expression"),
-    [
-        ({}, {"key": "nvsentinel.nvidia.com/preflight", "operator": "NotIn", "values": ["disabled"]}),
-        (None, {"key": "team", "operator": "Exists"}),
-    ],
+    ("values", "selected"),
+    [({}, None), ({"protection": {"namespaceSelector": CHOSEN}}, {"namespaceSelector": CHOSEN})],
     ids=["default", "chosen"],
 )
-def test_the_controller_is_confined_everywhere_and_tenants_where_the_selector_says(
-    values: Values | None, expression: Object
+def test_the_controller_is_confined_everywhere_and_records_are_kept_where_the_selector_says(
+    values: Values, selected: Object | None
 ) -> None:
-    chosen = {"protection": {"namespaceSelector": {"matchExpressions": [expression]}}} if values is None else values
-    bindings = [o for o in made(**chosen) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    bindings = [o for o in made(**values) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings} == {
         "preflight-gang-controller-pods": None,
         "preflight-gang-controller-configmaps": None,
-        "preflight-gang-reserved": {"namespaceSelector": {"matchExpressions": [expression]}},
-        "preflight-gang-records": {"namespaceSelector": {"matchExpressions": [expression]}},
+        "preflight-gang-records": selected,
     }
 
 

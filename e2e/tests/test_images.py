@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import re
 import shutil
+import subprocess
+import tarfile
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from preflight_e2e import images
+from preflight_e2e import images, labels
 from preflight_e2e.images import COMPONENTS, ROOT, ImageError, build_all, find_engine
 
 RECORDER = """#!/bin/sh
 echo "$(basename "$0") $*" >> "{log}"
+for last; do :; done
 case "$1" in
   info) exit {info} ;;
-  image|inspect) [ -s "{base}" ] && cat "{base}" && exit 0; exit 1 ;;
-  save) echo archive > "$3" ;;
-  push) target="${{4#docker-archive:}}"; echo archive > "${{target%%:*}}" ;;
+  image|inspect)
+    case "$last" in *-base:*) case "$(cat "{log}")" in *" -t $last "*) ;; *) exit 1 ;; esac ;; esac
+    [ -s "{base}" ] && cat "{base}" && exit 0; exit 1 ;;
+  save) cat "{saved}" > "$3" ;;
+  push) target="${{4#docker-archive:}}"; cat "{saved}" > "${{target%%:*}}" ;;
 esac
 """
 
 
-EVERY = [f"{component.image}:dev" for component in COMPONENTS]
+VERSION = "3.2.1"
+EVERY = [f"{component.image}:{VERSION}" for component in COMPONENTS]
+CONFIG = b'{"architecture": "amd64"}'
+ID = f"sha256:{hashlib.sha256(CONFIG).hexdigest()}"
+
+
+def docker_archive(path: Path) -> None:
+    """As `docker save` writes one image: its configuration under its hash, and a manifest that names it."""
+    files = {f"{ID[7:]}.json": CONFIG, "manifest.json": json.dumps([{"Config": f"{ID[7:]}.json"}]).encode()}
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
 
 
 class Here:
@@ -31,15 +55,27 @@ class Here:
         self.log, self.base = folder / "log", folder / "base-id"
         self.bin.mkdir()
         self.base.write_text("base-1")
-        for tool in ("sh", "basename", "cat"):
+        self.saved = folder / "saved.tar"
+        docker_archive(self.saved)
+        for tool in ("sh", "basename", "cat", "git"):
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
         monkeypatch.setenv("PATH", str(self.bin))
-        for path in ("pyproject.toml", "uv.lock", ".dockerignore", "e2e/fakes.Dockerfile", "e2e/fakes/bin/dcgmi"):
+        for path in ("pyproject.toml", "uv.lock", "builder.txt", ".dockerignore"):
             self.write(path, path)
+        for path in ("e2e/fakes.Dockerfile", "e2e/fakes/bin/dcgmi"):
+            self.write(path, path)
+        self.write("charts/preflight/Chart.yaml", f'name: preflight\nappVersion: "{VERSION}"\n')
         for component in COMPONENTS:
             self.write(f"{component.package}/Dockerfile", "FROM x")
             self.write(f"{component.package}/src/module.py", "a = 1")
             self.write(f"{component.package}/tests/test_module.py", "")
+            for recipe in filter(None, (component.recipe, component.test_recipe)):
+                self.write(
+                    recipe,
+                    "FROM x\nARG NCCL_TESTS_VERSION\nCOPY uv.lock /tmp/\nCOPY --from=compiler /opt/tool /opt/tool\n",
+                )
+            for source in component.sources:  # as a checkout leaves it
+                (folder / "sources" / f"{source.name}-{source.commit}").mkdir(parents=True)
         self.write("packages/preflight-proto/src/names.py", "")
 
     def write(self, path: str, text: str) -> None:
@@ -48,16 +84,23 @@ class Here:
 
     def engine(self, name: str, *, answers: bool = True) -> None:
         path = self.bin / name
-        path.write_text(RECORDER.format(log=self.log, base=self.base, info=0 if answers else 1))
+        path.write_text(RECORDER.format(log=self.log, base=self.base, saved=self.saved, info=0 if answers else 1))
         path.chmod(0o755)
 
     def build(self, *, e2e: bool = False) -> dict[str, bool]:
         """What was asked for, and whether it was there already."""
         made = build_all(find_engine(), root=self.root, cache=self.cache, e2e=e2e)
-        assert all(image.archive.read_text() == "archive\n" for image in made)
+        assert {image.id for image in made} == {ID}
         return {image.reference: image.cached for image in made}
 
     def calls(self, verb: str) -> list[str]:
+        """What the engine was called with; a recipe's bases are :meth:`bases`."""
+        return [line for line in self._calls(verb) if "-base:" not in line.partition(" -t ")[2].split()[0]]
+
+    def bases(self) -> list[str]:
+        return [line for verb in ("build", "bud") for line in self._calls(verb) if line not in self.calls(verb)]
+
+    def _calls(self, verb: str) -> list[str]:
         return [line for line in self.log.read_text().splitlines() if line.split()[1] == verb]
 
 
@@ -96,8 +139,8 @@ def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
 @pytest.mark.parametrize(
     ("path", "rebuilt"),
     [
-        ("packages/preflight-webhook/src/module.py", {"preflight-webhook:dev"}),
-        ("packages/check-dcgm/Dockerfile", {"preflight-dcgm-diag:dev"}),
+        ("packages/preflight-webhook/src/module.py", {f"preflight-webhook:{VERSION}"}),
+        ("packages/check-dcgm/Dockerfile", {f"preflight-dcgm-diag:{VERSION}"}),
         ("packages/preflight-proto/src/names.py", set(EVERY)),
         ("uv.lock", set(EVERY)),
         ("packages/check-dcgm/tests/test_module.py", set()),
@@ -126,7 +169,7 @@ def test_only_the_newest_archive_of_an_image_is_kept(here: Here) -> None:
 def test_fakes_go_on_top_of_checks_and_of_nothing_else(here: Here) -> None:
     expected = {f"{c.image}:{'e2e' if c.is_check else 'dev'}": not c.is_check for c in COMPONENTS}
     assert set(here.build(e2e=True)) == set(expected)
-    assert any("IMAGE=preflight-dcgm-diag:dev" in call for call in here.calls("build"))
+    assert any("IMAGE=preflight-dcgm-diag:bare" in call for call in here.calls("build"))
     here.write("e2e/fakes/bin/dcgmi", "another fake")
     assert here.build(e2e=True) == expected
 
@@ -148,3 +191,253 @@ def test_the_command_ends_with_1_where_nothing_builds_images(here: Here, capsys:
     here.engine("docker", answers=False)
     assert images.main([]) == 1
     assert capsys.readouterr().err.startswith("images: nothing here builds images")
+
+
+RECIPES = [component for component in COMPONENTS if component.recipe]
+
+
+def test_a_recipe_makes_the_base_from_its_sources_once(here: Here) -> None:
+    here.build()
+    made = here.bases()
+    assert len(made) == len(RECIPES) == 3
+    [call] = [call for call in made if "packages/check-nccl-loopback/base.Dockerfile" in call]
+    assert "--build-context nccl-tests=" in call
+    assert "--build-arg NCCL_TESTS_VERSION=2.19.6" in call
+    assert "NCCL_TESTS_COMMIT" not in call  # its recipe does not ask
+    assert any("BASE=localhost/preflight-nccl-loopback-base:" in call for call in here.calls("build"))
+    here.write("packages/preflight-proto/src/names.py", "changed")
+    here.build()
+    assert len(here.bases()) == 3
+
+
+def test_a_base_is_made_anew_where_its_recipe_or_what_that_copies_changed(here: Here) -> None:
+    here.build()
+    here.write("uv.lock", "changed")
+    here.build()
+    before, after = (re.findall(r" -t (\S+)", " ".join(calls)) for calls in (here.bases()[:3], here.bases()[3:]))
+    assert len(after) == 3
+    assert not set(before) & set(after)
+
+
+def test_the_e2e_makes_its_own_base_where_stand_ins_need_more_than_python(here: Here) -> None:
+    here.build(e2e=True)
+    [call] = here.bases()
+    assert "e2e/torch-cpu.Dockerfile" in call
+    assert "BASE=debian:bookworm-slim" in call
+    assert any("BASE=localhost/preflight-nccl-allreduce-test-base:" in call for call in here.calls("build"))
+
+
+def test_an_image_may_have_a_base_of_the_operators(here: Here) -> None:
+    build_all(
+        find_engine(), root=here.root, cache=here.cache, bases={"preflight-nccl-loopback": "registry.example/mine:1"}
+    )
+    assert not any("preflight-nccl-loopback-base" in call for call in here.bases())
+    assert sum("BASE=registry.example/mine:1" in call for call in here.calls("build")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--base", "nonsense=x"], "--base nonsense: not in images.toml; known there: preflight-webhook"),
+        (["--base", "preflight-gang"], '"preflight-gang" is not NAME=VALUE'),
+        (
+            ["--source", "nccl=x"],
+            "--source nccl: not in images.toml; known there: dcgm-4, dcgm-3, plog, tclap, fmt, nccl-tests.",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        images.main(words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_image_says_which_version_and_revision_it_is_and_what_it_is_built_on(here: Here) -> None:
+    digest = f"sha256:{'a' * 64}"
+    who = ["-c", "user.name=Tester", "-c", "user.email=tester@example.com"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=here.root, check=True)
+    subprocess.run(
+        ["git", "remote", "add", "origin", "https://me:secret@code.example/preflight"], cwd=here.root, check=True
+    )
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here.root, capture_output=True, text=True, check=True)
+    here.write("packages/preflight-gang/src/module.py", "changed")
+    build_all(find_engine(), root=here.root, cache=here.cache, bases={"preflight-gang": f"python:3@{digest}"})
+    told = {
+        image: dict(re.findall(r"--label org\.opencontainers\.image\.(\S+)=(\S+)", call))
+        for call in here.calls("build")
+        for image in re.findall(r" -t (\S+):", call)
+    }
+    assert told["preflight-webhook"] == {
+        "version": VERSION,
+        "revision": head.stdout.strip(),
+        "source": "https://code.example/preflight",
+        "base.name": "python:3.11-slim-bookworm",
+    }
+    assert told["preflight-nccl-loopback"]["base.name"] == "python:3.11-slim-bookworm"  # not what the recipe made here
+    assert told["preflight-gang"]["revision"] == f"{head.stdout.strip()}-dirty"
+    assert (told["preflight-gang"]["base.name"], told["preflight-gang"]["base.digest"]) == ("python:3", digest)
+
+
+def test_the_digest_of_a_base_that_is_here_is_told_too(here: Here) -> None:
+    here.base.write_text(f"python@sha256:{'b' * 64}")
+    here.build()
+    assert f"base.digest=sha256:{'b' * 64}" in here.calls("build")[0]
+
+
+def test_another_architecture_is_passed_on_and_built_beside_this_ones(here: Here, tmp_path: Path) -> None:
+    here.build()
+    engine = images.Engine("docker", "arm64")
+    made = build_all(engine, root=here.root, cache=here.cache, only=["preflight-webhook"])
+    assert not made[0].cached
+    assert "--platform linux/arm64" in here.calls("build")[-1]
+    with pytest.raises(
+        ImageError, match=r"^preflight-webhook: there is no base of it for s390x, only for amd64 and arm64\.$"
+    ):
+        build_all(images.Engine("docker", "s390x"), root=here.root, cache=here.cache)
+
+
+def test_the_command_prints_what_each_image_is_known_by(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    only = ["--only", "preflight-webhook", "--json", str(tmp_path / "made.json")]
+    assert images.main([*only, "--platform", "linux/amd64", "--output", str(tmp_path / "out")]) == 0
+    reference = f"preflight-webhook:{labels.version(ROOT)}"
+    assert re.search(rf"^{reference} .* {ID}  {tmp_path}/out/preflight-webhook\.tar$", capsys.readouterr().out)
+    [written] = json.loads((tmp_path / "made.json").read_text())
+    assert (written["reference"], written["id"]) == (reference, ID)
+
+
+# --- images.toml against the charts, the lock and the Dockerfiles
+
+LOCKED = {
+    one["name"]: one["version"] for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if "version" in one
+}
+TABLES: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "images.toml").read_text())
+
+
+def test_images_are_tagged_with_the_version_that_every_chart_asks_for() -> None:
+    for component in COMPONENTS:
+        about = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
+        assert component.reference(e2e=False) == f"{component.image}:{about['project']['version']}"
+    for chart in ROOT.glob("charts/*/Chart.yaml"):
+        assert f'appVersion: "{labels.version(ROOT)}"' in chart.read_text().splitlines(), chart
+
+
+def test_the_base_of_a_dockerfile_is_that_of_the_table() -> None:
+    for component in COMPONENTS:
+        files = {component.dockerfile(ROOT): component.base}
+        files |= {ROOT / component.recipe: component.base} if component.recipe else {}
+        files |= {ROOT / component.test_recipe: component.test_base or ""} if component.test_recipe else {}
+        for path, base in files.items():
+            assert f"ARG BASE={base}" in path.read_text().splitlines(), path
+
+
+def test_every_check_has_a_recipe_for_its_tool_of_the_versions_that_the_table_names() -> None:
+    checks = {component.image: component for component in COMPONENTS if component.is_check}
+    assert all(component.recipe for component in checks.values())
+    dcgm, loopback, allreduce = checks.values()
+    told = {image: dict(component.versions) for image, component in checks.items()}
+    source = {one.name: one.version.removeprefix("v") for component in checks.values() for one in component.sources}
+    assert told[dcgm.image] == {"dcgmi": source["dcgm-4"], "dcgmi3": source["dcgm-3"]}
+    runs = {"nccl": LOCKED["nvidia-nccl-cu13"], "cuda": ".".join(LOCKED["cuda-toolkit"].split(".")[:2])}
+    assert told[loopback.image] == {"nccl-tests": source["nccl-tests"], **runs}
+    assert told[allreduce.image] == {"torch": LOCKED["torch"], **runs}
+    requirements = (ROOT / "packages/check-nccl-loopback/nccl-tests/requirements.txt").read_text()
+    assert f"nvidia-nccl-cu13=={runs['nccl']} " in requirements
+    assert f"nvidia-cuda-runtime=={LOCKED['nvidia-cuda-runtime']} " in requirements
+
+
+def test_a_recipe_copies_every_source_that_the_table_names_and_no_other() -> None:
+    for component in RECIPES:
+        text = (ROOT / str(component.recipe)).read_text()
+        stages = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
+        copied = set(re.findall(r"^COPY --from=(\S+)", text, re.MULTILINE)) - stages
+        assert copied == {source.name for source in component.sources}, component.image
+
+
+def test_the_lock_has_the_torch_of_the_image_for_both_architectures() -> None:
+    [torch] = [one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if one["name"] == "torch"]
+    for machine in ("x86_64", "aarch64"):
+        assert any(f"cp311-cp311-manylinux_2_28_{machine}.whl" in wheel["url"] for wheel in torch["wheels"])
+
+
+def test_the_e2es_base_goes_on_trusting_the_authorities_of_what_it_is_built_on() -> None:
+    """Its upgrade installs Debian's package of authorities, which writes the file anew: a place's own would be lost to pip."""
+    lines = (ROOT / "e2e/torch-cpu.Dockerfile").read_text().splitlines()
+    upgrade = next(number for number, line in enumerate(lines) if "dist-upgrade" in line)
+    kept = lines.index("COPY --from=base /authorities /authorities")
+    assert upgrade < kept
+    assert lines[kept + 1].endswith(">> /etc/ssl/certs/ca-certificates.crt")
+
+
+def test_the_table_knows_no_word_that_is_not_read() -> None:
+    known = {"package", "base", "recipe", "tool", "versions", "test-base", "test-recipe", "architectures", "sources"}
+    assert {key for table in TABLES.values() for key in table} <= known
+
+
+# --- the smoke test of each check's image, as its Dockerfile runs it
+
+SMOKE = {c.image: ROOT / c.package / "smoke.sh" for c in COMPONENTS if c.is_check}
+
+
+def smoke(script: Path, folder: Path, **tools: str) -> subprocess.CompletedProcess[str]:
+    """Run it where ``tools``, shell scripts, are all that is on PATH beside the system's own."""
+    for name, text in tools.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin"}
+    return subprocess.run(["/bin/sh", script], capture_output=True, text=True, env=environ, check=False)
+
+
+def test_every_checks_dockerfile_runs_its_smoke_test() -> None:
+    assert len(SMOKE) == 3
+    for image, script in SMOKE.items():
+        lines = (script.parent / "Dockerfile").read_text().splitlines()
+        assert 'RUN [ "${TOOL}" = later ] || sh /opt/venv/smoke.sh' in lines, image
+
+
+@pytest.mark.parametrize(
+    ("image", "tools", "says"),
+    [
+        ("preflight-dcgm-diag", {}, "preflight-dcgm-diag: dcgmi is not on PATH of the base image; build it on one"),
+        ("preflight-dcgm-diag", {"dcgmi": "echo no libdcgm.so.4; exit 127"}, "dcgmi does not start: no libdcgm.so.4"),
+        ("preflight-dcgm-diag", {"dcgmi": "exit 0", "dcgmi3": "exit 9"}, "dcgmi3 does not start"),
+        ("preflight-nccl-loopback", {}, "all_reduce_perf is not on PATH of the base image; build it on one"),
+        (
+            "preflight-nccl-loopback",
+            {"all_reduce_perf": "", "ldd": "echo 'libnccl.so.2 => not found'"},
+            "does not find its libraries",
+        ),
+        (
+            "preflight-nccl-loopback",
+            {"all_reduce_perf": "echo Illegal instruction; exit 132", "ldd": ""},
+            "does not start: Illegal instruction",
+        ),
+        ("preflight-nccl-allreduce", {"python": "echo 'No module named torch'; exit 1"}, "torch does not load in this"),
+    ],
+)
+def test_an_image_without_its_tool_is_not_built(image: str, tools: dict[str, str], says: str, tmp_path: Path) -> None:
+    done = smoke(SMOKE[image], tmp_path, **tools)
+    assert done.returncode == 1
+    [sentence] = done.stderr.splitlines()
+    assert says in sentence
+
+
+@pytest.mark.parametrize(
+    ("image", "tools"),
+    [
+        ("preflight-dcgm-diag", {"dcgmi": "echo version: 4.4.2"}),
+        (
+            "preflight-nccl-loopback",
+            {"all_reduce_perf": "echo CUDA driver version is insufficient for it; exit 2", "ldd": ""},
+        ),
+        ("preflight-nccl-loopback", {"all_reduce_perf": "exit 0", "ldd": "echo 'libcuda.so.1 => not found'"}),
+        ("preflight-nccl-allreduce", {"python": "exit 0"}),
+    ],
+)
+def test_an_image_with_its_tool_is_built(image: str, tools: dict[str, str], tmp_path: Path) -> None:
+    done = smoke(SMOKE[image], tmp_path, **tools)
+    assert (done.returncode, done.stderr) == (0, "")

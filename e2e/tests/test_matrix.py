@@ -6,20 +6,25 @@ import json
 from pathlib import Path
 
 import pytest
+from preflight_e2e import observing
 from preflight_e2e.facts import GPUS, node_json, uuids
 from preflight_e2e.fault import Fault
-from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults
+from preflight_e2e.helm import UMBRELLA, render
+from preflight_e2e.lab import GANG_VALUES, injector_values
+from preflight_e2e.mistake import Mistake
+from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults, load_mistakes
 
 ROWS = load_all()
 FAULTS = load_faults()
+MISTAKES = load_mistakes()
 
 
 def test_the_schema_on_disk_is_the_type_s() -> None:
     assert json.loads((MATRIX / "schema.json").read_text()) == json.loads(json.dumps(json_schema()))
 
 
-def test_there_are_at_least_ten_rows_of_dcgm() -> None:
-    assert len([row for row in ROWS if row.id.startswith("dcgm")]) >= 10
+def test_there_are_at_least_forty_rows_of_dcgm() -> None:
+    assert len([row for row in ROWS if row.id.startswith("dcgm")]) >= 40
 
 
 def test_of_a_gangs_fabric_there_are_at_least_forty_faults_of_which_twenty_are_real() -> None:
@@ -69,3 +74,28 @@ def test_an_unknown_key_is_refused_with_its_place(tmp_path: Path) -> None:
 
 def test_gpus_of_different_nodes_never_share_a_uuid() -> None:
     assert not set(uuids("node-1")) & set(uuids("node-2"))
+
+
+def test_there_are_at_least_fifteen_mistakes_of_a_rollout_that_only_observes() -> None:
+    assert len(MISTAKES) >= 15
+
+
+@pytest.mark.parametrize("row", MISTAKES, ids=lambda row: row.id)
+def test_every_mistake_is_named_somewhere(row: Mistake) -> None:
+    assert row.refused or row.says
+    assert bool(row.refused) <= bool(row.config)
+    assert bool(row.outcome) == bool(row.code)
+    assert row.outcome or row.refused
+
+
+def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each_says_why_it_is_none() -> None:
+    pods = [row for row in MISTAKES if observing.as_pod(row)]
+    assert len(pods) >= 20
+    assert all(row.no_pod or not row.outcome for row in MISTAKES if row not in pods)
+    assert render(UMBRELLA, observing.values(observing.CHECKS, replicas=0))
+
+
+def test_the_charts_take_the_values_of_every_row() -> None:
+    seen = {json.dumps(row.values, sort_keys=True): row.values for row in ROWS}
+    for values in seen.values():
+        assert render(UMBRELLA, {"preflight-injector": injector_values(values), "preflight-gang": GANG_VALUES})

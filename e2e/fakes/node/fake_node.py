@@ -9,8 +9,7 @@ device plugin nor DRA driver, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_EN
 
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
-            "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid],
-                       "faults": [{"uuid", "test", "error_id", "severity", "category", "text"}], "exit": number},
+            "engine": what the DCGM hostengine finds and says; see hostengine.py,
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
             "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices},
             "nccl": what `all_reduce_perf` finds; see there,
@@ -31,6 +30,7 @@ import grpc
 import health_event_pb2 as he
 import health_event_pb2_grpc as he_grpc
 from google.protobuf import empty_pb2, json_format
+from hostengine import Engine
 from kube import api, found
 
 NODE, HOST_IP = os.environ["NODE_NAME"], os.environ["HOST_IP"]
@@ -38,9 +38,6 @@ WITHOUT_KUBELET = bool(os.environ.get("FAKE_NODE_STDIN"))
 LOCAL = Path(os.environ.get("FAKE_NODE_LOCAL", "/etc/node-local"))
 SOCKET = Path(os.environ.get("FAKE_NODE_SOCKET", "/var/run/nvsentinel/nvsentinel.sock"))
 ENGINE_PORT = int(os.environ.get("FAKE_NODE_ENGINE_PORT", "5555"))
-TESTS = {1: ["software"], 2: ["software", "memory", "pcie"]}
-DEEP = ["software", "memory", "pcie", "diagnostic", "targeted_stress"]
-IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER = 222, 217, 203, 244, 255
 
 
 def tell(**line):
@@ -100,99 +97,6 @@ async def follow_stdin(node):
         node.put(json.loads(line))
         await node.applied()
         tell(configured=True)
-
-
-# --- DCGM hostengine
-
-
-class Engine:
-    """One diagnostic at a time, GPU ids of its own, a version of its own."""
-
-    def __init__(self, node):
-        self.node = node
-        self.running = None
-        self.server = None
-
-    async def follow(self):
-        """Listens while it is not absent, as a daemon that is there or is not."""
-        absent = self.node.engine.get("state") == "absent"
-        if absent and self.server:
-            self.server.close()
-            self.server = None
-        if not absent and not self.server:
-            self.server = await asyncio.start_server(self.serve, HOST_IP, ENGINE_PORT)
-
-    def gpus(self):
-        """The engine numbers GPUs in an order of its own: here, from the last."""
-        hidden = self.node.engine.get("hidden", [])
-        shown = [gpu for gpu in reversed(self.node.facts["gpus"]) if gpu["uuid"] not in hidden]
-        return dict(enumerate(shown))
-
-    async def serve(self, reader, writer):
-        with contextlib.suppress(ConnectionError, ValueError):
-            request = json.loads(await reader.readline())
-            answer = await self.answer(request, reader)
-            writer.write(json.dumps(answer).encode() + b"\n")
-            await writer.drain()
-        writer.close()
-
-    async def answer(self, request, reader):
-        version = self.node.engine.get("version", "4.4.2")
-        if request["do"] == "version":
-            return {"rc": 0, "version": version}
-        if int(version.split(".")[0]) < int(request["client"].split(".")[0]):
-            return {"rc": VERSION_MISMATCH, "said": "API version mismatch"}
-        if request["do"] == "discovery":
-            return {"rc": 0, "gpus": [{"id": number, **gpu} for number, gpu in self.gpus().items()]}
-        if request["do"] == "stop":
-            if self.running:
-                self.running.cancel()
-            return {"rc": 0}
-        return await self.diag(request, reader)
-
-    async def diag(self, request, reader):
-        state = self.node.engine.get("state", "ok")
-        gpus = self.gpus()
-        by_uuid = {gpu["uuid"]: number for number, gpu in gpus.items()}
-        ids = [by_uuid.get(i, int(i) if i.isdigit() else None) for i in request["ids"]]
-        tell(
-            diag={
-                "level": request["level"],
-                "gpus": [gpus[i]["uuid"] for i in ids if i in gpus],
-                "client": request["client"],
-            }
-        )
-        if state == "busy":
-            return {"rc": IN_USE, "said": "another client is using the engine"}
-        if self.running:
-            return {"rc": ALREADY_RUNNING, "said": "a diagnostic is already running"}
-        if None in ids or any(i not in gpus for i in ids):
-            return {"rc": BAD_PARAMETER, "said": "bad parameter passed to function"}
-        if state == "stopped":
-            return {"rc": KILLED, "said": "the diagnostic was stopped"}
-        if state == "error":
-            return {"rc": 226, "said": "the nvvs child process could not be started"}
-        self.running = asyncio.create_task(asyncio.sleep(self.node.engine.get("seconds", 0.2)))
-        try:
-            gone = asyncio.create_task(reader.read()) if request["heartbeat"] else None
-            await asyncio.wait({self.running, *([gone] if gone else [])}, return_when=asyncio.FIRST_COMPLETED)
-            if gone and gone.done():
-                return {"rc": KILLED, "said": "the client went away"}
-            if self.running.cancelled():
-                return {"rc": KILLED, "said": "the diagnostic was stopped"}
-        finally:
-            self.running = None
-        return self.results(request["level"], {i: gpus[i]["uuid"] for i in ids})
-
-    def results(self, level, gpus):
-        faults = self.node.engine.get("faults", [])
-        results = {
-            test: {str(i): [f for f in faults if f["test"] == test and f["uuid"] == uuid] for i, uuid in gpus.items()}
-            for test in TESTS.get(level, DEEP)
-        }
-        severities = {p["severity"] for by_gpu in results.values() for problems in by_gpu.values() for p in problems}
-        rc = self.node.engine.get("exit", 205 if 2 in severities else 226 if severities else 0)
-        return {"rc": rc, "results": results}
 
 
 # --- platform connector
@@ -271,7 +175,7 @@ class Connection:
 
 async def main():
     node = Node()
-    engine, connection = Engine(node), Connection(node)
+    engine, connection = Engine(node, tell, HOST_IP, ENGINE_PORT), Connection(node)
     drivers = []
 
     async def applied():

@@ -2,7 +2,9 @@
  *
  * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES (by a
  * device plugin) and in FAKE_GPU_* (by claims, a variable each). The
- * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings. A GPU named
+ * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings.
+ * Further strings say what the driver counts (see `struct gpu`); `*_grows` are counters that are one higher after each nvmlInit. "lost" is
+ * what the driver says of a GPU that it cannot reach. What a GPU does not say is not supported on it. A GPU named
  * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +14,17 @@
 extern char **environ;
 
 typedef int nvmlReturn_t;
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15, UNKNOWN = 999 };
 enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 enum { MAX_GPUS = 64 };
 
-struct gpu { char uuid[96], name[96], pci[32], link[16]; };
+enum { MIG, REMAP_PENDING, REMAP_FAILED, ECC, ECC_GROWS, LINKS, LINKS_UP, RECOVERY_GROWS, CRC_GROWS, REPLAYS_GROW, WIDTH, WIDTH_MAX, GENERATION,
+       GENERATION_MAX, PROCESSES, REASONS, RECOVERY, NUMBERS };
+static const char *keys[NUMBERS] = { "mig", "remap_pending", "remap_failed", "ecc", "ecc_grows", "links", "links_up", "link_recovery_grows",
+                                     "link_crc_grows", "pcie_replays_grow", "pcie_width", "pcie_width_max", "pcie_generation",
+                                     "pcie_generation_max", "processes", "reasons", "recovery_action" };
+struct gpu { char uuid[96], name[96], pci[32], link[16], lost[64], serial[32]; int known[NUMBERS], numbers[NUMBERS]; };
+static unsigned looks;
 static struct gpu gpus[MAX_GPUS];
 static unsigned count;
 static int ready;
@@ -56,12 +64,19 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     fclose(file);
     if (strstr(text, "\"driver\": \"broken\"")) return DRIVER_NOT_LOADED;
     count = 0;
+    looks++;
     const char *at = strstr(text, "\"gpus\"");
     while (at && count < MAX_GPUS && (at = strchr(at, '{'))) {
         const char *end = strchr(at, '}');
         struct gpu found = {0};
         if (!end || !field(at, end, "uuid", found.uuid, sizeof found.uuid)) break;
         field(at, end, "link", found.link, sizeof found.link);
+        field(at, end, "lost", found.lost, sizeof found.lost);
+        field(at, end, "serial", found.serial, sizeof found.serial);
+        for (int i = 0; i < NUMBERS; i++) {
+            char number[24];
+            if ((found.known[i] = field(at, end, keys[i], number, sizeof number))) found.numbers[i] = atoi(number);
+        }
         if (field(at, end, "name", found.name, sizeof found.name) && field(at, end, "pci", found.pci, sizeof found.pci) && visible(found.uuid))
             gpus[count++] = found;
         at = end;
@@ -70,6 +85,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     ready = 1;
     return OK;
 }
+static nvmlReturn_t gone(struct gpu *g) { return !*g->lost ? OK : strstr(g->lost, "lost") ? LOST : UNKNOWN; }
 nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 nvmlReturn_t nvmlShutdown(void) { ready = 0; return OK; }
 
@@ -82,7 +98,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **out) {
     if (!ready) return UNINITIALIZED;
     if (index >= count) return INVALID;
     *out = &gpus[index];
-    return OK;
+    return gone(&gpus[index]);
 }
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **out) {
     if (!ready) return UNINITIALIZED;
@@ -111,7 +127,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pci, struct gpu **out)
     for (unsigned i = 0; i < count; i++)
         if (!strcasecmp(gpus[i].pci, pci)) {
             *out = &gpus[i];
-            return OK;
+            return gone(&gpus[i]);
         }
     return NOT_FOUND;
 }
@@ -133,6 +149,75 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *out) {
     memset(out, 0, sizeof *out);
     return text_out(g->pci, out->bus_id, sizeof out->bus_id);
 }
+/* What the driver counts. */
+static nvmlReturn_t number(struct gpu *g, int which, unsigned *out) {
+    *out = g->numbers[which];
+    return g->known[which] ? OK : NOT_SUPPORTED;
+}
+static nvmlReturn_t growing(struct gpu *g, int which, unsigned long long *out) {
+    *out = g->numbers[which] ? g->numbers[which] * looks : 0;
+    return g->known[which] ? OK : NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlDeviceGetSerial(struct gpu *g, char *out, unsigned size) { return *g->serial ? text_out(g->serial, out, size) : NOT_SUPPORTED; }
+nvmlReturn_t nvmlDeviceGetMigMode(struct gpu *g, unsigned *current, unsigned *pending) {
+    *pending = g->numbers[MIG];
+    return number(g, MIG, current);
+}
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(struct gpu *g, unsigned *out) { return number(g, MIG, out); }
+nvmlReturn_t nvmlDeviceGetRemappedRows(struct gpu *g, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    *corrected = *uncorrected = 0;
+    *pending = g->numbers[REMAP_PENDING];
+    *failed = g->numbers[REMAP_FAILED];
+    return g->known[REMAP_PENDING] || g->known[REMAP_FAILED] ? OK : NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(struct gpu *g, unsigned type, unsigned counter, unsigned long long *out) {
+    (void)counter;
+    if (type == 1 && g->known[ECC_GROWS]) return growing(g, ECC_GROWS, out);
+    *out = type == 1 ? g->numbers[ECC] : 0;
+    return g->known[ECC] ? OK : NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkState(struct gpu *g, unsigned link, unsigned *up) {
+    if (!g->known[LINKS] || link >= (unsigned)g->numbers[LINKS]) return NOT_SUPPORTED;
+    *up = !g->known[LINKS_UP] || link < (unsigned)g->numbers[LINKS_UP];
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(struct gpu *g, unsigned link, unsigned counter, unsigned long long *out) {
+    *out = 0;
+    if (counter == 1 && link == 5) return growing(g, RECOVERY_GROWS, out);
+    if (counter == 2 && link == 5) return growing(g, CRC_GROWS, out);
+    return NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlDeviceGetPcieReplayCounter(struct gpu *g, unsigned *out) {
+    unsigned long long grown;
+    nvmlReturn_t code = growing(g, REPLAYS_GROW, &grown);
+    *out = grown;
+    return code;
+}
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(struct gpu *g, unsigned *out) { return number(g, WIDTH, out); }
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(struct gpu *g, unsigned *out) { return number(g, WIDTH_MAX, out); }
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(struct gpu *g, unsigned *out) { return number(g, GENERATION, out); }
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(struct gpu *g, unsigned *out) { return number(g, GENERATION_MAX, out); }
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(struct gpu *g, unsigned long long *out) {
+    *out = g->numbers[REASONS];
+    return g->known[REASONS] ? OK : NOT_SUPPORTED;
+}
+struct process { unsigned pid; unsigned long long memory; unsigned instance, compute; };
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *g, unsigned *size, struct process *out) {
+    unsigned running = g->numbers[PROCESSES], room = *size;
+    *size = running;
+    if (!g->known[PROCESSES]) return NOT_SUPPORTED;
+    if (running > room) return SMALL;
+    for (unsigned i = 0; i < running; i++) out[i] = (struct process){ 4000 + i, 1 << 30, ~0u, ~0u };
+    return OK;
+}
+struct value { unsigned id, scope; long long timestamp, latency; unsigned type; nvmlReturn_t code; union { double d; unsigned ui; unsigned long long ull; } value; };
+nvmlReturn_t nvmlDeviceGetFieldValues(struct gpu *g, int size, struct value *values) {
+    for (int i = 0; i < size; i++) {
+        values[i].code = values[i].id == 230 ? number(g, RECOVERY, &values[i].value.ui) : NOT_SUPPORTED; /* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION */
+        values[i].type = 1;
+    }
+    return OK;
+}
 const char *nvmlErrorString(nvmlReturn_t code) {
-    return code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == LOST ? "GPU is lost" : "Unknown Error";
+    return code == NOT_SUPPORTED ? "Not Supported" : code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == LOST ? "GPU is lost" : "Unknown Error";
 }

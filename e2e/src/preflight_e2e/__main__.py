@@ -19,13 +19,17 @@ from .clusters import ClusterError, cluster
 from .helm import ChartError
 from .lab import Lab, LabError, injector_values
 from .loading import loading
+from .program import leave, says_version
 from .rights import AUDIT_LOG
 from .scenario import load_all
 from .sidebyside import run_all
 
+CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="preflight_e2e", description="Run the fault matrix on a real cluster.")
+    says_version(parser)
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run", help="install the charts, break nodes, compare verdicts")
     runs.add_argument(
@@ -94,6 +98,10 @@ def _run(args: argparse.Namespace) -> int:
                 outcomes = run_all(lab, rows, say, lambda values: coming.wait(needed(values)))
                 if not args.only:
                     coming.wait_for_all()
+            if not args.only and not args.keep:
+                lab.without_chart()
+                say("pytest on the fake GPU nodes: the README's way to a first verdict")
+                tests_passed = _pytest_on_fakes(target.kubeconfig)
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)
@@ -101,8 +109,9 @@ def _run(args: argparse.Namespace) -> int:
             if not args.keep:
                 lab.close()
         if not args.only:
+            real = _real_image(engine, lambda built: target.load(built.archive), say)
             say("pytest on this cluster")
-            tests_passed = _pytest(target.kubeconfig, args.audit)
+            tests_passed = _pytest(target.kubeconfig, args.audit, real) and tests_passed
     timings["total_seconds"] = time.monotonic() - started
     if args.json:
         document = {
@@ -129,21 +138,43 @@ def _builds(engine: images.Engine) -> dict[str, Callable[[], images.Built]]:
     return {images.FAKE_NODE: partial(images.build_fake_node, engine), **every}
 
 
-def _pytest(kubeconfig: Path, audit: Path | None) -> bool:
+def _real_image(
+    engine: images.Engine, load: Callable[[images.Built], None], say: Callable[[str], None]
+) -> dict[str, str]:
+    """Bring the one check's image that has its real tool to the nodes; the variables by which tests know of it.
+
+    It is made of sources and packages from the network: where it cannot be built, they say why.
+    """
+    try:
+        [built] = images.build_all(engine, only=[images.REAL])
+    except images.ImageError as error:
+        say(f"{images.REAL} with its real tool is left out: {error}")
+        return {images.REAL_IMAGE_MISSING: f"{images.REAL} with its real tool could not be built: {error}"}
+    load(built)
+    say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
+    return {images.REAL_IMAGE: built.reference}
+
+
+def _pytest_on_fakes(kubeconfig: Path) -> bool:
+    """The tests that need the lab's fake nodes, and no release of the charts beside their own."""
+    argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m", "fakes"]
+    return subprocess.run(argv, check=False, env={**os.environ, "KUBECONFIG": str(kubeconfig)}).returncode == 0
+
+
+def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
     """The tests that need a cluster but no scenario: charts, certificates, cost.
 
     Releases with a webhook come one after the other, since each would change the pods of another one's namespaces; beside them run
     those that install policies alone, whose report is printed at the end.
     """
-    folder = Path(__file__).resolve().parents[2] / "tests" / "cluster"
-    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    environ = {**os.environ, **real, "KUBECONFIG": str(kubeconfig)}
     if audit is not None:
         environ[AUDIT_LOG] = str(audit.resolve())
-    argv = [sys.executable, "-m", "pytest", str(folder), "-m"]
+    argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m"]
     with tempfile.TemporaryFile() as report:
         beside = subprocess.Popen([*argv, "policies"], stdout=report, stderr=subprocess.STDOUT, env=environ)
         try:
-            passed = subprocess.run([*argv, "not policies"], check=False, env=environ).returncode == 0
+            passed = subprocess.run([*argv, "not policies and not fakes"], check=False, env=environ).returncode == 0
             passed = beside.wait() == 0 and passed
         finally:
             beside.terminate()
@@ -153,4 +184,4 @@ def _pytest(kubeconfig: Path, audit: Path | None) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

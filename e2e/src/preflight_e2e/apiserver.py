@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import socket
 import ssl
@@ -15,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -214,7 +216,12 @@ def version(kube_apiserver: Path) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody holds, below those that the kernel gives to outgoing connections: none takes it meanwhile.
+
+    Raises OSError where a hundred of them are all in use.
+    """
+    for port in random.sample(range(15000, 30000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            return port
+    raise OSError("no port below 30000 is free")

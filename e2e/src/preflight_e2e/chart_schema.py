@@ -4,7 +4,13 @@ chart's definition of PreflightConfig, as the controller says it.
     python -m preflight_e2e.chart_schema       # asks the services, which must be on PATH
 
 A service's schema is the one that it checks its configuration file with, so a value that Helm takes is one that
-the service takes.
+the service takes. ``charts/schema/CHART.json`` adds to it:
+
+- ``properties``, ``$defs``: values that say how the chart itself is deployed;
+- ``stricter``: merged over the service's schema, for what the service says in code and not in its schema;
+- ``descriptions``: by ``Definition.key`` (``Values.key`` at the top). They win over the service's own.
+
+The umbrella's schema knows the parts by name.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight_e2e.helm import CHARTS, GANG, INJECTOR
+from preflight_e2e.helm import CHARTS, GANG, INJECTOR, UMBRELLA
 
 SERVICES: dict[Path, tuple[str, ...]] = {
     INJECTOR: ("preflight-webhook", "schema"),
@@ -24,12 +30,13 @@ SERVICES: dict[Path, tuple[str, ...]] = {
 """What to ask for the schema of the configuration that a chart's values hold."""
 
 CRD = GANG / "generated" / "preflightconfigs.yaml"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
 
 
 def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
-    """One schema for the chart's values. Raises ValueError when both know a key by the same name."""
+    """One schema for the chart's values. Raises ValueError when both know a key by the same name, or a description is of no key."""
     definitions: Schema = dict(config.get("$defs", {}))
     top = config
     while "$ref" in top:
@@ -38,14 +45,92 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
         {*definitions} & {*deployment["$defs"]}
     ):
         raise ValueError(f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them.")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    made = {
+        "$schema": DIALECT,
         "title": f"Values of the chart {chart}. Generated from the service's and charts/schema",
         "type": "object",
         "additionalProperties": False,
         "properties": {**top["properties"], **deployment["properties"]},
         "required": top.get("required", []),
         "$defs": {**definitions, **deployment["$defs"]},
+    }
+    made = merged(made, deployment.get("stricter", {}))
+    for definition in made["$defs"].values():
+        definition.pop("description", None)  # that of a class, for readers of its source
+    describe(made, deployment.get("descriptions", {}), chart)
+    return removable(made)
+
+
+def merged(below: Any, above: Any) -> Any:
+    """``above`` laid over ``below``; maps key by key."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+    return above
+
+
+def describe(schema: Schema, descriptions: dict[str, str], chart: str) -> None:
+    """Give each key that ``descriptions`` names its description. Raises ValueError for one that names none."""
+    named = {"Values": schema, **schema["$defs"]}
+    for path, text in descriptions.items():
+        definition, *keys = path.split(".")
+        place: Any = named.get(definition, {})
+        for key in keys:
+            place = place.get("properties", {}).get(key, {})
+        if not place:
+            raise ValueError(f"{chart}: there is no {path} to describe; correct charts/schema/{chart}.json.")
+        place["description"] = text
+
+
+def removable(schema: Schema) -> Schema:
+    """``schema`` with null for every list and map, by which Helm's users take a key away; not for the items of a list."""
+    items = {one["$ref"].rpartition("/")[2] for one in _items(schema) if "$ref" in one}
+
+    def with_null(part: Any, *, item: bool) -> Any:
+        if isinstance(part, list):
+            return [with_null(one, item=True) for one in part]
+        if not isinstance(part, dict):
+            return part
+        made: Schema = {}
+        for key, value in part.items():
+            if key in {"properties", "$defs"}:
+                made[key] = {name: with_null(one, item=name in items and key == "$defs") for name, one in value.items()}
+            elif key in {"default", "enum", "const", "required"}:
+                made[key] = value
+            else:
+                made[key] = with_null(value, item=True)
+        if not item and part.get("type") in ("array", "object"):
+            made["type"] = [part["type"], "null"]
+        return made
+
+    nullable: Schema = with_null(schema, item=True)
+    return nullable
+
+
+def _items(part: Any) -> list[Schema]:
+    if isinstance(part, list):
+        return [found for one in part for found in _items(one)]
+    if not isinstance(part, dict):
+        return []
+    own = [part["items"]] if isinstance(part.get("items"), dict) else []
+    return own + [found for one in part.values() for found in _items(one)]
+
+
+def umbrella(parts: dict[str, Schema]) -> Schema:
+    """The umbrella's schema: which parts there are, and what they share. Helm checks each part by the part's own schema, so what
+    stands there is not repeated here: a mistake would be told twice."""
+    part: Schema = {"type": "object"}
+    made = {name: {**part, "description": f"Values of the part {name}: those of its own chart."} for name in parts}
+    for name, own in parts.items():
+        made[name]["properties"] = {"enabled": own["properties"]["enabled"]}
+    shared = {
+        key: value for key, value in next(iter(parts.values()))["properties"]["global"].items() if key != "properties"
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "Values of the chart preflight. Generated from those of its parts",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**made, "global": shared},
     }
 
 
@@ -56,16 +141,22 @@ def said(*command: str) -> bytes:
 
 def main() -> int:
     try:
+        parts = {}
         for chart, command in SERVICES.items():
             deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
-            schema = combined(json.loads(said(*command)), deployment, chart.name)
-            (chart / "values.schema.json").write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
+            parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
+            _write(chart, parts[chart.name])
+        _write(UMBRELLA, umbrella(parts))
         CRD.parent.mkdir(exist_ok=True)
         CRD.write_bytes(b"# What `preflight-gang crd` prints. Do not edit.\n" + said("preflight-gang", "crd"))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _write(chart: Path, schema: Schema) -> None:
+    (chart / "values.schema.json").write_text(json.dumps(schema, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,19 +19,33 @@ def uuids(node: str) -> list[str]:
 def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     """Facts of ``node``. GPUs named by index in ``changes`` (`gpu`, `gpus`, `hidden`, `lost`, `ecc`) are written as UUIDs.
 
+    ``gone``: indices of GPUs that the driver cannot reach. ``serials``: whether the driver knows serial numbers.
+    ``facts``: [{gpu, …}], what the driver says of one GPU besides (fakes/nvml/nvml.c has the names); it takes texts only.
     ``dra``: {"gpus": [index], "nics": number}, what pods get by claims there.
     """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}
-    engine["hidden"] = [mine[index] for index in engine.get("hidden", [])]
-    engine["faults"] = [
-        {"uuid": mine[f["gpu"]], **{k: v for k, v in f.items() if k != "gpu"}} for f in engine.get("faults", [])
-    ]
+    for which in ("hidden", "lost"):
+        engine[which] = [mine[index] for index in engine.get(which, [])]
+    for what in ("faults", "skips"):  # one without a GPU is nobody's
+        engine[what] = [
+            {**({"uuid": mine[f["gpu"]]} if "gpu" in f else {}), **{k: v for k, v in f.items() if k != "gpu"}}
+            for f in engine.get(what, [])
+        ]
     link, dra = changes.get("link", "nvlink"), changes.get("dra", {})
     gpus = [
-        {"uuid": uuid, "name": changes.get("model", MODEL), "pci": f"00000000:{0x1B + 16 * i:02X}:00.0", "link": link}
+        {
+            "uuid": uuid,
+            "name": changes.get("model", MODEL),
+            "pci": f"00000000:{0x1B + 16 * i:02X}:00.0",
+            "link": link,
+            **({"serial": f"16505220{i:05d}"} if changes.get("serials") else {}),
+            **({"lost": "Unknown Error"} if i in changes.get("gone", []) else {}),
+        }
         for i, uuid in enumerate(mine)
     ]
+    for given in changes.get("facts", []):
+        gpus[given["gpu"]] |= {name: str(value) for name, value in given.items() if name != "gpu"}
     return {
         "gpus": gpus,
         "driver": changes.get("driver", "ok"),
@@ -47,10 +61,11 @@ def _nccl(mine: list[str], changes: dict[str, Any]) -> dict[str, Any]:
     """What nccl-tests finds on the node. The curve meets the published figures of eight H100: 466 GB/s at 1 GiB, 370 by rings."""
     healthy = {"tests": "2.17.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 8}
     facts = {**healthy, **changes}
-    for fault in ("ports", "wrong"):  # [{gpu, …}]
+    for fault in ("ports", "wrong", "crowd"):  # [{gpu, …}]
         facts[fault] = [{**f, "gpu": mine[f["gpu"]]} for f in facts.get(fault, [])]
     facts["pairs"] = [{**f, "gpus": [mine[i] for i in f["gpus"]]} for f in facts.get("pairs", [])]
-    for fault in ("lost", "ecc"):  # [index]
+    facts["hanging"] = [[mine[i] for i in pair] for pair in facts.get("hanging", [])]
+    for fault in ("lost", "ecc", "busy", "failing"):  # [index]
         facts[fault] = [mine[i] for i in facts.get(fault, [])]
     return facts
 

@@ -22,9 +22,10 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Link(_Row, frozen=True, kw_only=True):
-    """What one member sends and receives, in Mbit/s."""
+    """What one member sends and receives, in Mbit/s: by its adapter, over which it speaks to itself too, or by the cable ``beyond`` it."""
 
     member: int
+    beyond: bool = False
     sends: int = LINE
     receives: int = LINE
 

@@ -15,8 +15,8 @@ from helm_python import Chart, Config, HelmError, lint
 
 CHARTS = Path(__file__).resolve().parents[3] / "charts"
 UMBRELLA = CHARTS / "preflight"
-INJECTOR = CHARTS / "preflight-injector"
-GANG = CHARTS / "preflight-gang"
+INJECTOR = UMBRELLA / "charts" / "preflight-injector"
+GANG = UMBRELLA / "charts" / "preflight-gang"
 
 Values = dict[str, Any]
 Object = dict[str, Any]

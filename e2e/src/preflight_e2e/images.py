@@ -1,9 +1,10 @@
 """Builds every component's image with docker, podman or buildah, whichever works here.
 
     python -m preflight_e2e.images                      # build all, print what came out
-    python -m preflight_e2e.images --e2e --output out/  # with the fakes on top of the checks; archives to out/
+    python -m preflight_e2e.images --base preflight-nccl-allreduce=registry.example/torch:2.13 --output out/
+    python -m preflight_e2e.images --source nccl-tests=/srv/git/nccl-tests.git --only preflight-nccl-loopback
 
-An archive whose inputs have not changed is not built again: archives are kept by the hash of their inputs in
+What an image is made of is written in images.toml; its tag is the version that the charts ask for. A check's image without its tool is not built. An archive whose inputs have not changed is not built again: archives are kept by the hash of their inputs in
 ``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
 """
 
@@ -13,14 +14,21 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from .labels import image_id, labels, version
+from .program import leave, says_version
+from .sources import Source, SourceError, checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE = "python:3.11-slim-bookworm"
@@ -33,44 +41,72 @@ LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 
 FAKE_NODE = "preflight-fake-node:dev"
 
+REAL = "preflight-nccl-loopback"
+"""The check whose image, tool included, can be made of what is public: without the fakes it runs where there is no GPU, too."""
+REAL_IMAGE, REAL_IMAGE_MISSING = "PREFLIGHT_REAL_LOOPBACK_IMAGE", "PREFLIGHT_REAL_LOOPBACK_MISSING"
+"""For tests on a cluster: its reference where it is on the nodes, else why it is not."""
+
 
 @dataclass(frozen=True)
 class Component:
-    """A package with a Dockerfile of its own."""
+    """One table of images.toml, which says what each field is."""
 
     image: str
     package: str
-    is_check: bool
-    base: str | None = None
-    """A base of its own, taken where the engine has it; else the one for all."""
+    base: str
+    recipe: str | None = None
+    tool: str | None = None
+    test_base: str | None = None
+    test_recipe: str | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+    architectures: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
-    def reference(self, *, e2e: bool) -> str:
-        """What :func:`build_all` calls its image."""
-        return f"{self.image}:{'e2e' if e2e and self.is_check else 'dev'}"
+    @property
+    def is_check(self) -> bool:
+        return self.tool is not None
+
+    def reference(self, *, e2e: bool, root: Path = ROOT) -> str:
+        """What :func:`build_all` calls its image: by its version, or for the e2e, whose images are nobody's release."""
+        if not e2e:
+            return f"{self.image}:{version(root)}"
+        return f"{self.image}:{'e2e' if self.is_check else 'dev'}"
 
     def dockerfile(self, root: Path) -> Path:
         return root / self.package / "Dockerfile"
 
     def inputs(self, root: Path) -> tuple[Path, ...]:
         """Whatever can change the image: what the Dockerfile copies, and itself."""
-        shared = [root / name for name in ("pyproject.toml", "uv.lock", ".dockerignore")]
+        shared = [root / name for name in ("pyproject.toml", "uv.lock", "builder.txt", ".dockerignore")]
         members = [root / "packages/preflight-proto", root / self.package]
         return (*shared, *(path for member in members for path in _files(member) if "tests" not in path.parts))
 
 
-COMPONENTS = (
-    Component("preflight-webhook", "packages/preflight-webhook", is_check=False),
-    Component("preflight-gang", "packages/preflight-gang", is_check=False),
-    Component("preflight-dcgm-diag", "packages/check-dcgm", is_check=True),
-    Component("preflight-nccl-loopback", "packages/check-nccl-loopback", is_check=True),
-    # torch for CPUs, with gloo and torchrun: what a test cluster without GPUs can run
-    Component(
-        "preflight-nccl-allreduce",
-        "packages/check-nccl-allreduce",
-        is_check=True,
-        base="localhost/base/torch-cpu:2.6",
-    ),
-)
+def read(text: str) -> tuple[Component, ...]:
+    """The images of an images.toml, in its order."""
+    return tuple(_component(image, table) for image, table in tomllib.loads(text).items())
+
+
+def _component(image: str, table: Mapping[str, Any]) -> Component:
+    sources = tuple(
+        Source(name, **{**about, "paths": tuple(about.get("paths", ()))})
+        for name, about in table.get("sources", {}).items()
+    )
+    return Component(
+        image,
+        table["package"],
+        table["base"],
+        recipe=table.get("recipe"),
+        tool=table.get("tool"),
+        test_base=table.get("test-base"),
+        test_recipe=table.get("test-recipe"),
+        versions=tuple(table.get("versions", {}).items()),
+        architectures=tuple(table["architectures"]),
+        sources=sources,
+    )
+
+
+COMPONENTS = read((ROOT / "images.toml").read_text())
 
 
 @dataclass(frozen=True)
@@ -86,6 +122,11 @@ class Built:
     def cached(self) -> bool:
         return self.seconds == 0
 
+    @property
+    def id(self) -> str:
+        """``sha256:…``, the same wherever the image is pushed to."""
+        return image_id(self.archive)
+
 
 class ImageError(Exception):
     """No image came out; the message is one sentence, the engine's own words having gone to stderr before."""
@@ -96,12 +137,27 @@ class Engine:
     """A program that builds images. The three differ in few words."""
 
     name: str
+    architecture: str | None = None
+    """What to build for, as Go names it; none: this machine's. Another one's programs run in the build by emulation."""
 
-    def build(self, dockerfile: Path, context: Path, tag: str, args: dict[str, str]) -> None:
+    def build(
+        self,
+        dockerfile: Path,
+        context: Path,
+        tag: str,
+        args: Mapping[str, str],
+        named: Mapping[str, Path] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """``named``: further contexts, for ``COPY --from=NAME``."""
         options = [word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")]
+        options += [word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")]
+        if self.architecture is not None:
+            options += ["--platform", f"linux/{self.architecture}"]
+        options += [word for key, path in (named or {}).items() for word in ("--build-context", f"{key}={path}")]
         if self.name == "buildah":
             # chroot: works where a sandbox forbids the namespaces that a container would need.
-            bases_here = all(self.has(value) for value in args.values())
+            bases_here = all(self.has(value) for key, value in args.items() if key in {"BASE", "IMAGE"})
             options += ["--isolation", "chroot", "--layers", *(["--pull-never"] if bases_here else [])]
         self._run(self._verb("build"), *options, "-f", str(dockerfile), "-t", tag, str(context))
 
@@ -119,10 +175,18 @@ class Engine:
 
     def identity(self, tag: str) -> str | None:
         """The id of a local image: a base that was made anew makes new images."""
-        words: tuple[str, ...] = ("inspect", "--type", "image", "--format", "{{.FromImageID}}", tag)
-        if self.name != "buildah":
-            words = ("image", "inspect", "--format", "{{.Id}}", tag)
-        found = subprocess.run([self.name, *words], capture_output=True, text=True, check=False)
+        return self._inspect(tag, "{{.FromImageID}}" if self.name == "buildah" else "{{.Id}}")
+
+    def digest(self, tag: str) -> str | None:
+        """The digest by which a registry knows a local image; none where there is none, or where it came from no registry."""
+        form = {"buildah": "{{.FromImageDigest}}", "podman": "{{.Digest}}"}.get(self.name, '{{join .RepoDigests " "}}')
+        found = re.search(r"sha256:[0-9a-f]{64}", self._inspect(tag, form) or "")
+        return found and found[0]
+
+    def _inspect(self, tag: str, form: str) -> str | None:
+        words = ("inspect", "--type", "image") if self.name == "buildah" else ("image", "inspect")
+        asked = [self.name, *words, "--format", form, tag]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
         return found.stdout.strip() if found.returncode == 0 else None
 
     def _verb(self, verb: str) -> str:
@@ -153,18 +217,65 @@ def build_all(
     *,
     root: Path = ROOT,
     cache: Path | None = None,
-    base: str = BASE,
+    bases: Mapping[str, str] | None = None,
+    sources: Mapping[str, Path] | None = None,
     e2e: bool = False,
     only: Iterable[str] = (),
 ) -> list[Built]:
     """Build (or find) the archive of every component, checks with the fakes on top where ``e2e``.
 
-    References are ``<image>:dev``, and ``<image>:e2e`` for those with fakes. Raises ImageError.
+    ``bases``: by image, instead of what images.toml says; ``sources``: by name, a repository that has the commit. References are
+    ``<image>:<version>``; for the e2e ``<image>:dev``, and ``<image>:e2e`` for those with fakes. Raises ImageError.
     """
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     chosen = [component for component in COMPONENTS if not only or component.image in set(only)]
-    return [_built(engine, component, root, cache, base, fakes=e2e and component.is_check) for component in chosen]
+    made = []
+    for component in chosen:
+        fakes = e2e and component.is_check
+        if engine.architecture not in (None, *component.architectures):
+            raise ImageError(
+                f"{component.image}: there is no base of it for {engine.architecture}, only for {' and '.join(component.architectures)}."
+            )
+        given = (bases or {}).get(component.image)
+        base = given or _base(engine, component, root, cache, sources or {}, fakes=fakes)
+        made.append(_built(engine, component, root, cache, base, given or component.base, e2e=e2e))
+    return made
+
+
+def _base(
+    engine: Engine, component: Component, root: Path, cache: Path, given: Mapping[str, Path], *, fakes: bool
+) -> str:
+    """The base with the tool, or with what the fakes run on: made by the recipe where there is one."""
+    named, of_recipe = component.base, component.recipe
+    if fakes:
+        named, of_recipe = component.test_base or BASE, component.test_recipe
+    if of_recipe is None:
+        return named
+    recipe = root / of_recipe
+    copied = _copied(recipe, root)
+    sources = () if fakes else component.sources
+    commits = (source.commit for source in sources)
+    platform_of = engine.architecture or ""
+    key = _hash(root, (recipe, *copied), named, engine.identity(named) or "", platform_of, *commits)
+    tag = f"localhost/{component.image}-{'test-' if fakes else ''}base:{key}"
+    if not engine.has(tag):
+        try:
+            folders = {one.name: checkout(one, given.get(one.name), cache.parent / "sources") for one in sources}
+        except SourceError as error:
+            raise ImageError(
+                f"{component.image}: {error} Or give a base that has {component.tool}: --base {component.image}=BASE."
+            ) from None
+        facts = {key: value for one in sources for key, value in one.arguments() if f"ARG {key}" in recipe.read_text()}
+        engine.build(recipe, root, tag, {"BASE": named, **facts}, folders)
+    return tag
+
+
+def _copied(recipe: Path, root: Path) -> list[Path]:
+    """The files of the repository that a recipe copies: it is made anew where one of them changes."""
+    lines = [line.split()[1:-1] for line in recipe.read_text().splitlines() if line.startswith("COPY ")]
+    places = [root / word for words in lines if not words[0].startswith("--") for word in words]
+    return sorted(path for place in places for path in (_files(place) if place.is_dir() else [place]))
 
 
 def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = None, base: str = BASE) -> Built:
@@ -204,20 +315,25 @@ def build_nvml(source: Path, library: Path) -> None:
         raise ImageError(f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why.")
 
 
-def _built(engine: Engine, component: Component, root: Path, cache: Path, base: str, *, fakes: bool) -> Built:
-    plain, reference = component.reference(e2e=False), component.reference(e2e=fakes)
-    if component.base is not None and engine.has(component.base):
-        base = component.base
-    key = _hash(root, component.inputs(root), base, engine.identity(base) or "")
+def _built(
+    engine: Engine, component: Component, root: Path, cache: Path, base: str, known_as: str, *, e2e: bool
+) -> Built:
+    """Its archive; its labels say what ``base``, which a recipe may have made here, comes from: ``known_as``."""
+    reference, fakes = component.reference(e2e=e2e, root=root), e2e and component.is_check
+    key = _hash(root, component.inputs(root), base, engine.identity(base) or "", engine.architecture or "")
     if fakes:
         key = _hash(root, (root / LAYER_DOCKERFILE, *_files(root / FAKES)), key)
     archive = cache / f"{reference.replace(':', '-')}-{key}.tar"
     if archive.exists():
         return Built(reference, archive, 0)
     started = time.monotonic()
-    engine.build(component.dockerfile(root), root, plain, {"BASE": base})
     if fakes:
-        engine.build(root / LAYER_DOCKERFILE, root, reference, {"IMAGE": plain})
+        bare = f"{component.image}:bare"
+        engine.build(component.dockerfile(root), root, bare, {"BASE": base, "TOOL": "later"})
+        engine.build(root / LAYER_DOCKERFILE, root, reference, {"IMAGE": bare})
+    else:
+        about = labels(root, component.inputs(root), known_as, engine.digest(known_as))
+        engine.build(component.dockerfile(root), root, reference, {"BASE": base}, labels=about)
     engine.save(reference, archive)
     for older in cache.glob(f"{reference.replace(':', '-')}-*.tar"):
         if older != archive:
@@ -242,17 +358,54 @@ def _hash(root: Path, files: Sequence[Path], *words: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (name and found and value):
+        raise argparse.ArgumentTypeError(f'"{text}" is not NAME=VALUE')
+    return name, value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="images", description="Build every component's image.")
+    says_version(parser)
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"], help="instead of the first that works")
-    parser.add_argument("--base", default=BASE, help="base image with Python 3.11 or newer (%(default)s)")
+    parser.add_argument(
+        "--base",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="IMAGE=BASE",
+        help="another base for one image: Python 3.11 or newer, and the check's tool (images.toml names it)",
+    )
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="NAME=REPOSITORY",
+        help="where a recipe's source is cloned from instead: a repository on this machine that has its commit",
+    )
+    parser.add_argument(
+        "--platform",
+        metavar="linux/ARCH",
+        choices=[f"linux/{one}" for one in sorted({one for c in COMPONENTS for one in c.architectures})],
+        help="instead of this machine's; the build runs programs of it, so the engine needs emulation (binfmt)",
+    )
     parser.add_argument("--e2e", action="store_true", help="put the fakes on top of the checks (tag e2e)")
     parser.add_argument("--only", action="append", default=[], choices=[c.image for c in COMPONENTS])
     parser.add_argument("--output", type=Path, help="folder to put the archives in, as IMAGE.tar")
     parser.add_argument("--json", type=Path, help="write what came out to this file")
     args = parser.parse_args(argv)
+    bases, sources = dict(args.base), {name: Path(where) for name, where in args.source}
+    known = {"--base": [c.image for c in COMPONENTS], "--source": [s.name for c in COMPONENTS for s in c.sources]}
+    for option, given in (("--base", bases), ("--source", sources)):
+        if unknown := sorted(set(given) - set(known[option])):
+            parser.error(f"{option} {', '.join(unknown)}: not in images.toml; known there: {', '.join(known[option])}.")
     try:
-        images = build_all(find_engine(args.engine), base=args.base, e2e=args.e2e, only=args.only)
+        engine = find_engine(args.engine)
+        if args.platform:
+            engine = replace(engine, architecture=args.platform.removeprefix("linux/"))
+        images = build_all(engine, bases=bases, sources=sources, e2e=args.e2e, only=args.only)
     except ImageError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
@@ -263,11 +416,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             archive = args.output / f"{image.reference.split(':')[0]}.tar"
             shutil.copyfile(image.archive, archive)
         took = "unchanged" if image.cached else f"built in {image.seconds:.0f} s"
-        print(f"{image.reference:28} {archive.stat().st_size / 1e6:6.0f} MB  {took:16} {archive}")
+        print(f"{image.reference:32} {archive.stat().st_size / 1e6:6.0f} MB  {took:16} {image.id}  {archive}")
     if args.json:
-        args.json.write_text(json.dumps([{**asdict(i), "archive": str(i.archive)} for i in images], indent=1))
+        written = [{**asdict(i), "archive": str(i.archive), "id": i.id} for i in images]
+        args.json.write_text(json.dumps(written, indent=1))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -40,9 +40,15 @@ class Installed:
         self.rbac: Any = client.RbacAuthorizationV1Api()
         self.namespaces: list[str] = []
         repository, _, tag = os.environ.get("PREFLIGHT_WEBHOOK_IMAGE", "preflight-webhook:dev").rpartition(":")
+        self.gang = f"{self.name}-gang"
+        ours = {"key": "preflight-e2e", "operator": "In", "values": [self.name]}
+        # One cluster has one release; tests have several, each with namespaces of its own.
+        self._apart = {"namespaceSelector": {"matchExpressions": [ours]}}
         self.values = {
             "enabled": True,
             "fullnameOverride": self.name,
+            "allowSecondRelease": True,
+            "protection": {**self._apart, "controller": f"system:serviceaccount:{self.name}:{self.gang}"},
             "image": {"repository": repository, "tag": tag},
         }
 
@@ -56,14 +62,11 @@ class Installed:
         """
         own = {
             "enabled": True,
-            "fullnameOverride": self.name,
+            "fullnameOverride": self.gang,
+            "allowSecondRelease": True,
             "replicas": 0,
             "crd": {"install": False},
-            "protection": {
-                "namespaceSelector": {
-                    "matchExpressions": [{"key": "preflight-e2e", "operator": "In", "values": [self.name]}]
-                }
-            },
+            "protection": dict(self._apart),
         }
         return {"preflight-gang": {**own, **values}}
 
@@ -80,7 +83,7 @@ class Installed:
 
     def opted_in(self) -> str:
         """A namespace in which pods are injected by now."""
-        name = self.namespace(**{"nvsentinel.nvidia.com/preflight": "enabled"})
+        name = self.namespace(**{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "enabled"})
         until(lambda: self.created(name) == ["preflight-dcgm-diag"], f"injection in {name}")
         return name
 
@@ -103,6 +106,12 @@ class Installed:
     def published(self) -> bool:
         """Every entry trusts exactly what the Secret says."""
         return set(self.bundles()) == {self.secret()["ca.crt"]}
+
+    def metrics(self) -> str:
+        """What the release's one gang controller counts."""
+        [one] = self.api.list_namespaced_pod(self.name, label_selector="app.kubernetes.io/component=controller").items
+        path = self.api.connect_get_namespaced_pod_proxy_with_path
+        return str(path(f"{one.metadata.name}:8080", self.name, "metrics", _preload_content=False).data.decode())
 
     def remove(self) -> None:
         """Take away the release and its namespaces. Nobody waits for its pods, which have nothing to answer any more."""

@@ -21,6 +21,8 @@ from .helm import Release
 __all__ = ["FAKES", "Lab", "LabError", "injector_values", "until"]
 
 FAKES = "preflight-fakes"
+NODE_ACCOUNT = "fake-node"
+"""The fake nodes' ServiceAccount."""
 OPTED_IN = {"nvsentinel.nvidia.com/preflight": "enabled"}
 MANIFEST = Path(__file__).resolve().parents[2] / "fakes" / "node" / "daemonset.yaml"
 BASE_VALUES: dict[str, Any] = {
@@ -38,6 +40,8 @@ BASE_VALUES: dict[str, Any] = {
     "dcgm": {"hostengineAddr": "$(NODE_IP):5555", "diagLevel": 2},
     # The fake nodes have no network devices.
     "skipNcclWithoutNetwork": False,
+    # Rows end checks as a kubelet does, but through the API server, where nobody may enter a check.
+    "protection": {"exemptUsers": [f"system:serviceaccount:{FAKES}:{NODE_ACCOUNT}"]},
 }
 GANG_VALUES: dict[str, Any] = {
     "enabled": True,
@@ -96,10 +100,7 @@ class Lab:
             n for n in self.api.list_node().items if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])
         ]
         self.nodes = sorted(n.metadata.name for n in workers)
-        for node in self.nodes:
-            self.configure(node, {}, wait=False)
-        for node in self.nodes:
-            self.configured(node)
+        self.become({})
         until(f"every node advertises {GPUS} GPUs", lambda: all(self._gpus(node) == GPUS for node in self.nodes))
 
     def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
@@ -118,6 +119,13 @@ class Lab:
                 raise
             self.api.create_namespaced_config_map(FAKES, body)
         if wait:
+            self.configured(node)
+
+    def become(self, changes: dict[str, Any]) -> None:
+        """Make every node what ``changes`` say."""
+        for node in self.nodes:
+            self.configure(node, changes, wait=False)
+        for node in self.nodes:
             self.configured(node)
 
     def configured(self, node: str) -> None:
@@ -157,6 +165,14 @@ class Lab:
         self._values = wanted
         until("old replicas are gone", self._settled)
 
+    def without_chart(self) -> None:
+        """Take the chart away; returns when its certificate has gone too, which the next release would find and lose."""
+        self.release.uninstall()
+        self._values = None
+        label = "app.kubernetes.io/managed-by=preflight-webhook-certs"
+        left = self.api.list_namespaced_secret
+        until("the release's certificate is gone", lambda: not left("preflight", label_selector=label).items)
+
     def _settled(self) -> bool:
         for component in ("webhook", "controller"):
             pods = self.api.list_namespaced_pod(
@@ -194,7 +210,7 @@ class Lab:
         # A client of its own: `stream` turns the client it is given into one for websockets.
         run: Any = stream.stream
         run(
-            client.CoreV1Api(client.ApiClient()).connect_get_namespaced_pod_exec,
+            client.CoreV1Api(client.ApiClient(self._as_node())).connect_get_namespaced_pod_exec,
             pod,
             namespace,
             container=container,
@@ -202,6 +218,15 @@ class Lab:
             stderr=True,
             stdout=True,
         )
+
+    def _as_node(self) -> Any:
+        """How the fake nodes' account reaches the API server."""
+        asked = {"spec": {"expirationSeconds": 600}}
+        token = self.api.create_namespaced_service_account_token(NODE_ACCOUNT, FAKES, asked).status.token
+        target: Any = client.Configuration.get_default_copy()
+        target.cert_file = target.key_file = target.refresh_api_key_hook = None
+        target.api_key, target.api_key_prefix = {"authorization": token}, {"authorization": "Bearer"}
+        return target
 
     @contextlib.contextmanager
     def addresses(self, namespace: str) -> Iterator[dict[str, float]]:

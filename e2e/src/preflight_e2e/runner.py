@@ -15,13 +15,13 @@ import msgspec
 from kubernetes import client
 
 from .facts import uuids
-from .lab import Lab, until
+from .lab import Lab, LabError, until
 from .scenario import Claim, Interrupt, Pod, Scenario, Step
 
 __all__ = ["Outcome", "run"]
 
 IMAGE = "preflight-fake-node:dev"
-PATIENCE = 150.0
+PATIENCE = 300.0
 """Seconds for one pod to end: schedule, diagnose, report within a budget of 10 s."""
 
 
@@ -87,6 +87,8 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
                     _rosters(lab, namespace, step, addressed, outcome)
     except client.ApiException as error:
         outcome.problems.append(f"the API server says: {_message(error)}")
+    except LabError as error:  # this row's own end, and no other's
+        outcome.problems.append(f"{error}")
     finally:
         lab.remove_namespace(namespace)
         for node in bound.values():
@@ -231,6 +233,8 @@ def _judge(
     if pod.tests is not None and asked != {uuids(node)[index] for index in pod.tests}:
         differs("GPUs diagnosed", sorted(uuids(node).index(u) for u in asked), list(pod.tests))
     if pod.given is not None:
+        if pod.given:  # a container that has only just started has said nothing yet
+            until(f"{pod.name} says which GPUs it has", lambda: _GPU.search(lab.log(namespace, pod.name, "main")))
         got = set(_GPU.findall(lab.log(namespace, pod.name, "main")))
         if got != {uuids(node)[index] for index in pod.given}:
             differs("GPUs of its own container", sorted(uuids(node).index(u) for u in got), list(pod.given))

@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from .fault import Fault
+from .mistake import Mistake
 
-__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults"]
+__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults", "load_mistakes"]
 
-R = TypeVar("R", "Scenario", Fault)
+R = TypeVar("R", "Scenario", Fault, Mistake)
 
 MATRIX = Path(__file__).resolve().parents[2] / "matrix"
 
@@ -140,10 +141,11 @@ class Scenario(_Row, frozen=True, kw_only=True):
 
 
 class _File(_Row, frozen=True, kw_only=True):
-    """Rows that run pods on a cluster, and rows that run a gang's checks alone."""
+    """Rows that run pods on a cluster, rows that run a gang's checks alone, and mistakes of a rollout that only observes."""
 
     scenario: tuple[Scenario, ...] = ()
     fault: tuple[Fault, ...] = ()
+    mistake: tuple[Mistake, ...] = ()
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
@@ -159,6 +161,11 @@ def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
 def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
     """Every fault of a gang's fabric, as :func:`load_all`."""
     return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).fault])
+
+
+def load_mistakes(folder: Path = MATRIX) -> tuple[Mistake, ...]:
+    """Every mistake of an operator, as :func:`load_all`."""
+    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).mistake])
 
 
 def _read(path: Path) -> _File:

@@ -9,10 +9,12 @@ import pytest
 from kubernetes import config
 from preflight_e2e.actors import Place, prepared
 from preflight_e2e.installed import Installed, until
+from preflight_e2e.lab import FAKES, Lab
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "policies: installs no webhook, and so may run beside tests that do")
+    config.addinivalue_line("markers", "fakes: needs the fake GPU nodes, and that no release of the charts is there")
 
 
 @contextmanager
@@ -27,6 +29,24 @@ def release() -> Iterator[Installed]:
         yield made
     finally:
         made.remove()
+
+
+@pytest.fixture(scope="module")
+def fake_nodes() -> Iterator[Lab]:
+    """The lab's fake GPU nodes, which are there; they are healthy before and afterwards."""
+    if not (kubeconfig := os.environ.get("KUBECONFIG")):
+        pytest.skip("KUBECONFIG is not set: no cluster")
+    made = Lab(Path(kubeconfig), print)
+    facts = [one.metadata.name for one in made.api.list_namespaced_config_map(FAKES).items]
+    made.nodes = sorted(name.removeprefix("node-") for name in facts if name.startswith("node-"))
+    if not made.nodes:
+        pytest.skip(f"namespace {FAKES} is not there: no fake GPU nodes")
+    made.become({})
+    try:
+        yield made
+    finally:
+        for node in made.nodes:
+            made.configure(node, {}, wait=False)
 
 
 @pytest.fixture

@@ -65,7 +65,8 @@ def test_adr_026_s_values_install_and_do_what_they_say(adr: Installed) -> None:
     assert "NCCL_IB_HCA" not in env["preflight-bandwidth-check"]
     assert {name for name, variables in env.items() if "HOME" in variables} == set()
     assert {variables["CHECK_TIMEOUT"] for variables in env.values()} == {"300s"}
-    # Without network devices the NCCL checks are left out; without GPUs, and in namespaces that are not listed, all are.
-    assert [*injected(adr, GPUS)] == ["preflight-dcgm-diag", "preflight-bandwidth-check"]
+    # Without network devices a check of the fabric is left out, and these values have none: what tests one node needs no network.
+    # Without GPUs all are left out.
+    assert [*injected(adr, GPUS)] == ["preflight-dcgm-diag", "preflight-nccl-loopback", "preflight-bandwidth-check"]
     assert injected(adr, NICS) == {}
     assert adr.created(adr.namespace()) == []

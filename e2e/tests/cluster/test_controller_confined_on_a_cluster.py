@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.policies]
 
 
 def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:
-    admission, name = place.installed.admission, place.installed.name
-    for suffix in ("controller-pods", "controller-configmaps", "reserved", "records"):
+    admission, name = place.installed.admission, place.installed.gang
+    for suffix in ("controller-pods", "controller-configmaps", "records"):
 
         def checked(policy: str = f"{name}-{suffix}") -> Any:
             return admission.read_validating_admission_policy(policy).status.type_checking
@@ -146,9 +146,9 @@ def test_the_controller_gives_no_record_away(place: Place) -> None:
 
 
 def test_the_controller_cannot_change_its_own_configuration(place: Place) -> None:
-    name = place.installed.name
-    found = place.controller.api.read_namespaced_config_map(name, name)
-    answer = said(lambda: place.controller.api.replace_namespaced_config_map(name, name, found))
+    name, namespace = place.installed.gang, place.installed.name
+    found = place.controller.api.read_namespaced_config_map(name, namespace)
+    answer = said(lambda: place.controller.api.replace_namespaced_config_map(name, namespace, found))
     assert "the gang controller may write only ConfigMaps" in answer
 
 
@@ -174,17 +174,16 @@ def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed)
 
 def test_an_upgrade_exempts_somebody_and_the_leader_stays(fresh: Installed) -> None:
     place = prepared(fresh)
-    coordination, name, pod = place.controller.coordination, fresh.name, place.pod()
+    coordination, name = place.controller.coordination, fresh.name
     lease = coordination.read_namespaced_lease(LEASE, name)
     lease.spec = {"holderIdentity": "somebody", "leaseTransitions": 3}
     coordination.replace_namespaced_lease(LEASE, name, lease)
-    forged = add(annotation(ROSTER), "{}")
-    assert place.tenant.patch(pod, forged) != ""
+    assert forged(place) != ""
     values = fresh.gang_values()
     tenant = f"system:serviceaccount:{place.namespace}:tenant"
     values["preflight-gang"]["protection"]["exemptUsers"] = [tenant]
     fresh.release.upgrade(values)
-    until(lambda: place.tenant.patch(pod, forged, dry_run="All") == "", "exemption")
+    until(lambda: forged(place) == "", "exemption")
     kept = coordination.read_namespaced_lease(LEASE, name).spec
     assert (kept.holder_identity, kept.lease_transitions) == ("somebody", 3)
 
@@ -203,5 +202,11 @@ def test_uninstall_leaves_no_gang_controller_behind(fresh: Installed) -> None:
     for left in (leases.list_namespaced_lease, fresh.rbac.list_namespaced_role, fresh.api.list_namespaced_service):
         assert left(fresh.name).items == []
     # What only the policies have kept apart is now the tenant's again.
-    pod = place.pod()
-    until(lambda: place.tenant.patch(pod, add(annotation(ROSTER), "{}"), dry_run="All") == "", "end of the policy")
+    until(lambda: forged(place) == "", "end of the policy")
+
+
+def forged(place: Place) -> str:
+    """What the API server has against a tenant's record of a gang."""
+    body = place.configmap("preflight-job", RECORD)
+    create = place.tenant.api.create_namespaced_config_map
+    return said(lambda: create(place.namespace, body, dry_run="All"))

@@ -34,7 +34,6 @@ def test_a_namespace_differs_while_its_preflight_config_is_in_force(fresh: Insta
     gang = fresh.gang_values(
         replicas=1,
         image={"repository": repository, "tag": tag},
-        fullnameOverride=f"{fresh.name}-gang",
         crd={"keep": False},
     )
     fresh.release.install({**fresh.with_values(), **gang})

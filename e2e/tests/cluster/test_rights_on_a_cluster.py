@@ -6,8 +6,6 @@ after the others by its name, and does first what none of them does: gangs by ev
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,11 +15,11 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.actors import GANG, LEASE, OURS, ROSTER
-from preflight_e2e.bench.cluster import addressed, member
+from preflight_e2e.actors import LEASE, said
 from preflight_e2e.helm import UMBRELLA, Object, Values, render
 from preflight_e2e.installed import Installed, until
 from preflight_e2e.rights import AUDIT_LOG, Rights, compared, granted, read, together
+from preflight_e2e.story import Story
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -56,10 +54,10 @@ def used(log: Path) -> dict[str, Rights]:
 
 def values(made: Installed) -> Values:
     gang = made.gang_values(
-        fullnameOverride=f"{made.name}-gang",
         replicas=1,
         image={"repository": "preflight-gang", "tag": "dev"},
         crd={"keep": False},
+        auditInterval="10s",
     )
     return {**made.with_values(gpuDetection={"deviceClasses": ["gpu.example.com"]}), **gang}
 
@@ -105,44 +103,6 @@ def definition(group: str, plural: str) -> Object:
     }
 
 
-class Story:
-    """Pods as the webhook leaves them, of which no scheduler and no kubelet knows."""
-
-    def __init__(self, made: Installed) -> None:
-        self.api, self.namespace, self.addresses = made.api, made.namespace(), 0
-        until(lambda: bool(self.api.list_namespaced_service_account(self.namespace).items), "the default account")
-
-    def pod(self, name: str, gang: str, *, source: str = "labels", about: str | None = None) -> None:
-        body = member(self.namespace, gang, 2, name)
-        del body["spec"]["nodeName"]
-        body["spec"]["schedulerName"] = "nobody"
-        stamp = json.loads(body["metadata"]["annotations"][GANG])
-        if about is not None:
-            stamp |= {"source": source, "object": about, "size": None}
-        body["metadata"]["annotations"][GANG] = json.dumps(stamp)
-        body["metadata"]["labels"][GANG] = hashlib.sha256(f"{self.namespace}\0{gang}".encode()).hexdigest()[:16]
-        shown = {"path": "topology", "fieldRef": {"fieldPath": f"metadata.annotations['{OURS}node-topology']"}}
-        body["spec"]["volumes"].append({"name": "preflight-node", "downwardAPI": {"items": [shown]}})
-        self.api.create_namespaced_pod(self.namespace, body)
-
-    def address(self, name: str, **more: Any) -> None:
-        self.addresses += 1
-        status = addressed(self.addresses)
-        status["status"]["initContainerStatuses"][0] |= more
-        self.api.patch_namespaced_pod_status(name, self.namespace, status)
-
-    def told(self, name: str) -> dict[str, Any]:
-        text = self.api.read_namespaced_pod(name, self.namespace).metadata.annotations[ROSTER]
-        return dict(json.loads(text or "{}"))
-
-    def sealed(self, generation: int, *names: str) -> None:
-        def so() -> bool:
-            every = [self.told(name) for name in names]
-            return all((one.get("answer"), one.get("generation")) == ("sealed", generation) for one in every)
-
-        until(so, f"generation {generation} of {names}")
-
-
 def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log: Path, kinds: None) -> None:
     fresh.release.install(values(fresh))
     until(fresh.published, "the CA bundle")
@@ -157,20 +117,24 @@ def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log:
     story.address("three")
     story.sealed(2, "one", "three")
     # Somebody else's ConfigMap is in the way of a gang.
-    fresh.api.create_namespaced_config_map(story.namespace, {"metadata": {"name": "preflight-second"}})
+    fresh.api.create_namespaced_config_map(story.namespace, {"metadata": {"name": "preflight-second.labels"}})
     ended = {"exitCode": 0, "reason": "Completed", "containerID": f"containerd://{story.namespace}"}
     for name in ("four", "five"):
         story.pod(name, "second")
-        story.address(name, state={"terminated": ended})
     for number, (source, about) in enumerate(stamps()):
         story.pod(f"by-{number}", f"by-{number}", source=source, about=about)
+    # Results count in opted-in namespaces only; from now on the webhook would take such stamps away.
+    opted_in = {"metadata": {"labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
+    fresh.api.patch_namespace(story.namespace, opted_in)
+    for name in ("four", "five"):
+        story.address(name, state={"terminated": ended})
     # The lease that somebody deletes is made anew.
     leases: Any = client.CoordinationV1Api()
     leases.delete_namespaced_lease(LEASE, fresh.name)
     claim(fresh)
 
     allowed: dict[str, set[tuple[str, str, str]]] = {}
-    for user, rights in granted(render(UMBRELLA, values(fresh))).items():
+    for user, rights in granted(render(UMBRELLA, values(fresh), namespace=fresh.name)).items():
         allowed.setdefault(role(user), set()).update(rights)
     end = time.monotonic() + 120
     while any("never did" in said for said in compared(used(log), allowed)) and time.monotonic() < end:
@@ -201,14 +165,21 @@ def stamps() -> list[tuple[str, str]]:
 
 
 def claim(made: Installed) -> None:
-    """A pod by whose claims the webhook has to find out whether it gets GPUs."""
+    """A pod by whose claims the webhook has to find out whether it gets GPUs; it gets none, and the audit looks at them, too."""
     namespace = made.opted_in()
-    named = {"name": "named", "resourceClaimName": "one"}
-    template = {"name": "template", "resourceClaimTemplateName": "one"}
-    container = {"name": "train", "image": "train", "resources": {"claims": [{"name": "named"}, {"name": "template"}]}}
-    pod = {
-        "metadata": {"generateName": "dra-"},
-        "spec": {"containers": [container], "resourceClaims": [named, template]},
+    resources: Any = client.ResourceV1Api()
+    wanted = {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "other.example.com"}}]}}
+    resources.create_namespaced_resource_claim(namespace, {"metadata": {"name": "one"}, "spec": wanted})
+    template = {"metadata": {"name": "one"}, "spec": {"spec": wanted}}
+    resources.create_namespaced_resource_claim_template(namespace, template)
+    names = [{"name": "named", "resourceClaimName": "one"}, {"name": "made", "resourceClaimTemplateName": "one"}]
+    container = {
+        "name": "train",
+        "image": "train",
+        "resources": {"claims": [{"name": one["name"]} for one in names]},
     }
-    with suppress(client.ApiException):  # there are no such claims, and it may say so
-        made.api.create_namespaced_pod(namespace, pod, dry_run="All")
+    pod = {
+        "metadata": {"name": "dra"},
+        "spec": {"schedulerName": "nobody", "containers": [container], "resourceClaims": names},
+    }
+    until(lambda: said(lambda: made.api.create_namespaced_pod(namespace, pod)) == "", "the pod with claims is admitted")

@@ -3,12 +3,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import admission, fabric, gang, localisation, webhook
+from ..program import leave, says_version
+from . import admission, checks, fabric, gang, localisation, webhook
 from .load import BenchError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Measure Preflight on this machine.")
+    says_version(parser)
     benches = parser.add_subparsers(required=True, metavar="BENCH")
     webhook.add_arguments(
         benches.add_parser("webhook", help="reviews per second and latency of the real server over TLS")
@@ -25,8 +27,19 @@ def main() -> int:
         benches.add_parser("localisation", help="who is blamed in 10,000 simulated gangs, with plots")
     )
     fabric.add_clean_arguments(benches.add_parser("clean", help="healthy gangs of real checks: nobody may be blamed"))
+    fabric.add_reals_arguments(
+        benches.add_parser("reals", help="faults of real gangs, twenty times each: is each told for what it is?")
+    )
     fabric.add_verdict_arguments(
-        benches.add_parser("verdict", help="seconds from sealed rosters to the verdict, one member slow or hanging")
+        benches.add_parser(
+            "verdict", help="seconds from sealed rosters to name and verdict, one member slow or hanging"
+        )
+    )
+    fabric.add_scale_arguments(
+        benches.add_parser("gang-scale", help="thousands of members on one core: none may be lost")
+    )
+    checks.add_arguments(
+        benches.add_parser("checks", help="how soon a check starts its tool, and how large its image is")
     )
     args = parser.parse_args()
     try:
@@ -37,4 +50,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import re
 import ssl
 import threading
 import time
@@ -18,7 +19,7 @@ import msgspec
 
 from .load import BenchError
 
-__all__ = ["PREFIX", "Server", "Told", "addressed", "member"]
+__all__ = ["PREFIX", "Server", "Told", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
@@ -137,17 +138,23 @@ class Told:
                 raise
 
 
-def member(namespace: str, gang: str, size: int, name: str) -> dict[str, Any]:
+def record_name(gang: str, source: str = "labels") -> str:
+    """The ConfigMap of a gang whose id is a plain name."""
+    words = re.sub("[A-Z]", lambda found: "-" + found[0].lower(), source)
+    return f"preflight-{gang}" if source == "schedulingGroup" else f"preflight-{gang}.{words}"
+
+
+def member(namespace: str, gang: str, size: int, name: str, source: str = "labels") -> dict[str, Any]:
     """A pod of a gang, as the webhook leaves it: dcgm-diag and nccl-allreduce injected, one stamp, no answer yet."""
     stamp = {
-        "v": 1,
+        "v": 2,
         "id": gang,
-        "source": "labels",
-        "config_map": f"preflight-{gang}",
+        "source": source,
+        "config_map": record_name(gang, source),
         "takes_part": True,
         "size": size,
     }
-    digest = hashlib.sha256(f"{namespace}\0{gang}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{namespace}\0{gang}\0{source}".encode()).hexdigest()[:16]
     mounts = [{"name": "preflight-gang-config", "mountPath": "/etc/preflight"}]
     env = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(12)]
     return {

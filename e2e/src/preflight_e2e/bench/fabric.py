@@ -1,6 +1,7 @@
-"""Gangs of real checks: healthy ones over and over (`clean`), and how soon a culprit is found (`verdict`).
+"""Gangs of real checks: healthy ones over and over (`clean`), faults over and over (`reals`), how soon a culprit is found (`verdict`), and
+thousands of members (`gang-scale`).
 
-Both are programs of check-nccl-allreduce's tests, which know how to run a gang; here their figures are held against the bars.
+All are programs of check-nccl-allreduce's tests, which know how to run a gang; here their figures are held against the bars.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .bars import Bar, all_hold, at_most, below
+from .bars import Bar, all_hold, at_least, at_most, below
 from .load import BenchError
 
-__all__ = ["add_clean_arguments", "add_verdict_arguments", "clean_bars", "verdict_bars"]
+__all__ = [
+    "add_clean_arguments",
+    "add_reals_arguments",
+    "add_scale_arguments",
+    "add_verdict_arguments",
+    "clean_bars",
+    "reals_bars",
+    "scale_bars",
+    "verdict_bars",
+]
 
 PROGRAMS = Path(__file__).resolve().parents[4] / "packages" / "check-nccl-allreduce" / "tests"
 Figures = dict[str, Any]
@@ -30,11 +40,25 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_clean)
 
 
+def add_reals_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=20, help="of each fault, of gangs of eight a quarter (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)")
+    parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="this fault alone; repeatable")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run_reals)
+
+
 def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=8, help="of each gang (%(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="of which the median counts (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run_verdict)
+
+
+def add_scale_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run_scale)
 
 
 def run_clean(args: argparse.Namespace) -> int:
@@ -48,6 +72,12 @@ def run_clean(args: argparse.Namespace) -> int:
     return _told("clean", figures, clean_bars(figures), args.json)
 
 
+def run_reals(args: argparse.Namespace) -> int:
+    only = [word for name in args.only for word in ("--only", name)]
+    figures = _run("reals.py", "--runs", str(args.runs), "--at-once", str(args.at_once), *only)
+    return _told("reals", figures, reals_bars(figures), args.json)
+
+
 def run_verdict(args: argparse.Namespace) -> int:
     figures = _run("verdict.py", "--members", str(args.members), "--runs", str(args.runs))
     start = figures["start_up"]
@@ -58,6 +88,23 @@ def run_verdict(args: argparse.Namespace) -> int:
     return _told("verdict", figures, verdict_bars(figures), args.json)
 
 
+def run_scale(args: argparse.Namespace) -> int:
+    figures = _run("crowd.py", "--members", str(args.members))
+    return _told("gang_scale", figures, scale_bars(figures), args.json)
+
+
+def scale_bars(figures: Figures) -> Iterator[Bar]:
+    leader, members = figures["leader"], figures["crowd"]
+    yield at_most("members lost", leader["lost"], 0)
+    yield at_most(
+        "members that ended otherwise than the others", figures["members"] - max(members["ended"].values()), 0
+    )
+    yield at_most(
+        "runs that blamed anybody but the culprit, or not it,", int(members["blamed"] != [figures["sick"]]), 0
+    )
+    yield below("memory of the leader: MB", leader["memory_mb"], 150)
+
+
 def clean_bars(figures: Figures) -> Iterator[Bar]:
     for name, one in figures.items():
         yield at_most(f"{name}: fatal events of clean gangs", one["fatal_events"], 0)
@@ -65,11 +112,18 @@ def clean_bars(figures: Figures) -> Iterator[Bar]:
         yield at_most(f"{name}: members of clean gangs that could not judge", unjudged, 0)
 
 
+def reals_bars(figures: Figures) -> Iterator[Bar]:
+    for name, one in figures.items():
+        yield at_least(f"{name}: gangs of {one['members']} in which {one['says']}", one["true"], one["runs"])
+
+
 def verdict_bars(figures: Figures) -> Iterator[Bar]:
     """Seconds are medians."""
-    for path, most in (("slow", 60), ("hang", 120)):
-        seconds = figures[path]["median_seconds"]
-        yield below(f"{figures['members']} members, {path}: seconds to the verdict", seconds, most)
+    for path in ("slow", "hang"):
+        members = f"{figures['members']} members, {path}: seconds to"
+        if path == "slow":
+            yield below(f"{members} the culprit's name", figures[path]["median_named"], 60)
+        yield below(f"{members} the verdict", figures[path]["median_seconds"], 120)
         wrong = sum(one["blamed"] != [3] for one in figures[path]["runs"])
         yield at_most(f"{path}: runs that blamed anybody but the culprit, or not it,", wrong, 0)
     start = figures["start_up"]["without_torchrun_s"]

@@ -14,9 +14,12 @@ from typing import Any
 from .bars import Bar, all_hold, at_least, at_most
 from .load import BenchError
 
-__all__ = ["add_arguments", "bars", "run", "table"]
+__all__ = ["add_arguments", "bars", "run", "table", "worlds"]
 
 Figures = dict[str, Any]
+
+NAMED = {"behind NVLink": 0.95, "one of eight NICs": 0.95, "dead path": 0.95, "flapping": 0.80}
+"""Of bad nodes that one gang's probes hardly prove, the share that is named at least."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     figures = simulated(args.jobs, args.scale)
     print("\n".join(table(figures)))
     if args.json:
-        args.json.write_text(json.dumps({"localisation": figures}, indent=1) + "\n")
+        args.json.write_text(json.dumps({"localisation": {"worlds": worlds(figures), **figures}}, indent=1) + "\n")
     if args.plots:
         from .localisation_plots import draw  # matplotlib: not for those who only want figures
 
@@ -54,26 +57,36 @@ def simulated(jobs: int, scale: float) -> Figures:
         return dict(json.loads(out.read_text()))
 
 
+def worlds(figures: Figures) -> Figures:
+    """By the name of each world: what is promised of it, in figures."""
+    flat = {name: entry for name, entry in figures.items() if "gangs" in entry}
+    for group, entry in figures.items():
+        flat |= {f"{group} {key}": one for key, one in entry.items() if "gangs" not in entry}
+    wanted = ("gangs", "healthy_blamed", "bound_percent", "recall_blamed", "recall_named", "max_rounds")
+    return {name: {"bad_nodes": one["bad"]} | {key: one[key] for key in wanted} for name, one in flat.items()}
+
+
 def bars(figures: Figures) -> Iterator[Bar]:
     """What localisation promises, each held against what was simulated."""
+    for name, one in worlds(figures).items():
+        yield at_most(f"{name}: healthy nodes blamed", one["healthy_blamed"], 0)
+        yield at_most(f"{name}: rounds", one["max_rounds"], 8)
     labels = figures["labels"]
-    yield at_most("labels: healthy nodes blamed", labels["healthy_blamed"], 0)
-    yield at_least("labels: recall of blamed", labels["recall_blamed"], 0.99)
-    yield at_least("labels: recall of named", labels["recall_named"], 0.999)
-    yield at_most("labels: rounds", labels["max_rounds"], 6)
+    yield at_least("labels: recall of blamed", labels["recall_blamed"], 0.97)
+    yield at_least("labels: recall of named", labels["recall_named"], 0.99)
     for n, one in figures["small_n"].items():
-        yield at_most(f"N = {n}: healthy nodes blamed", one["healthy_blamed"], 0)
-        yield at_least(f"N = {n}: recall of blamed", one["recall_blamed"], 0.99)
-        yield at_most(f"N = {n}: rounds", one["max_rounds"], 6)
-    for fault, one in figures["correlated"].items():
-        share = one["gangs_healthy_blamed"] / one["gangs"]
-        yield at_most(f"{fault}: share of gangs with a healthy node blamed", share, 0.002)
+        yield at_least(f"N = {n}: recall of blamed", one["recall_blamed"], 0.97)
+        yield at_least(f"N = {n}: recall of named", one["recall_named"], 0.99)
+    for key, one in figures.get("bad_nodes", {}).items():
+        if key not in NAMED:
+            yield at_least(f"{key}: recall of blamed", one["recall_blamed"], 0.97)
+        yield at_least(f"{key}: recall of named", one["recall_named"], NAMED.get(key, 0.99))
 
 
 def table(figures: Figures) -> Iterator[str]:
     """One line a world; shares of bad nodes in percent."""
     yield (
-        f"{'world':32} {'gangs':>6} {'bad nodes':>9} {'blamed':>8} {'named':>8} {'healthy blamed':>15} "
+        f"{'world':40} {'gangs':>6} {'bad nodes':>9} {'blamed':>8} {'named':>8} {'healthy blamed':>20} "
         f"{'healthy named':>14} {'rounds':>12} {'probes/node':>11}  verdicts"
     )
     for name, entry in figures.items():
@@ -89,10 +102,10 @@ def _row(name: str, one: Figures) -> str:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.3f}%"
 
-    blamed = f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']}"
+    blamed = f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']} (<{one['bound_percent']:.2g}%)"
     rounds = f"{one['mean_rounds']:.2f} max {one['max_rounds']}"
     verdicts = ", ".join(f"{kind} {count}" for kind, count in one["kinds"].items())
     return (
-        f"{name:32} {one['gangs']:>6} {one['bad']:>9} {share(one['recall_blamed']):>8} {share(one['recall_named']):>8} "
-        f"{blamed:>15} {one['healthy_named']:>14} {rounds:>12} {one['probes_per_node']:>11.2f}  {verdicts}"
+        f"{name:40} {one['gangs']:>6} {one['bad']:>9} {share(one['recall_blamed']):>8} {share(one['recall_named']):>8} "
+        f"{blamed:>20} {one['healthy_named']:>14} {rounds:>12} {one['probes_per_node']:>11.2f}  {verdicts}"
     )

@@ -83,5 +83,5 @@ def rounds_against_size(axes: Axes, figures: Figures) -> None:
     axes.set_title("Rounds until the verdict do not grow with the gang", loc="left")
     axes.set_xlabel("nodes in the gang (from this number to twice of it)")
     axes.set_ylabel("rounds, the gang's own included")
-    axes.set_ylim(0, 6.6)
+    axes.set_ylim(0, 8.6)
     axes.legend(frameon=False, loc="lower right")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ..answering import JsonHandler
 from .load import BenchError
 from .reviews import CLASS
 
@@ -123,10 +124,9 @@ def pinned(
         process.wait()
 
 
-class _Claims(BaseHTTPRequestHandler):
+class _Claims(JsonHandler):
     server: _ClaimServer
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one piece
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
@@ -143,15 +143,7 @@ class _Claims(BaseHTTPRequestHandler):
             return
         elif "preflightconfigs" in self.path:
             made = {"metadata": {"resourceVersion": "1"}, "items": []}
-        body = json.dumps(made).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.say(made)
 
 
 class _ClaimServer(ThreadingHTTPServer):

@@ -25,7 +25,7 @@ import trustme
 from kubernetes import client, config
 
 from ..facts import node_json, uuids
-from ..helm import GANG, INJECTOR, render
+from ..helm import UMBRELLA, render
 from ..images import ROOT, ImageError, build_nvml
 from ..lab import GANG_VALUES, OPTED_IN, Lab, LabError, injector_values, until
 from ..simcluster import ApiDouble, Resource, write_kubeconfig
@@ -228,9 +228,9 @@ class SimulatedLab(Lab):
         if self._values is not None:
             raise LabError("the simulated cluster takes one set of values; run the scenario on a cluster of its own.")
         self._values = wanted
-        for chart, name in ((INJECTOR, "preflight-injector"), (GANG, "preflight-gang")):
-            rendered = [o for o in render(chart, wanted[name]) if o["kind"] == "ConfigMap"]
-            (self.root / f"{name}.yaml").write_text(rendered[0]["data"]["config.yaml"])
+        for made in render(UMBRELLA, wanted):
+            if made["kind"] == "ConfigMap":
+                (self.root / f"{made['metadata']['name']}.yaml").write_text(made["data"]["config.yaml"])
         folder, authority = self.root / "tls", trustme.CA()
         folder.mkdir()
         certificate = authority.issue_cert("127.0.0.1")

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from ..program import leave, says_version
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="demo", description="Four gangs of GPU pods, three sick nodes, one missing member."
     )
+    says_version(parser)
     parser.add_argument(
         "--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component"
     )
@@ -37,4 +40,4 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

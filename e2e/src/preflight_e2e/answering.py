@@ -1,0 +1,25 @@
+"""An HTTP server's answers in JSON, for what stands in for a service that is not ours."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler
+
+__all__ = ["JsonHandler"]
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """Subclasses answer requests with :meth:`say`; nothing is logged."""
+
+    wbufsize = -1  # head and body in one piece
+
+    def say(self, what: object) -> None:
+        body = json.dumps(what).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

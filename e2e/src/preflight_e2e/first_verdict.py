@@ -1,0 +1,133 @@
+"""The README's way to a first verdict: its files, its commands, and what each command says where all is well.
+
+Substituted are the images, which a cluster of tests has not from a registry; the folder of the two files; `.venv/bin/uv` by the same uv
+of this environment; and `helm`, where no such program is on PATH, by its own engine (`helm_program`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["README", "STEPS", "Shell", "Step", "commands", "files", "local", "step"]
+
+ROOT = Path(__file__).resolve().parents[3]
+README = ROOT / "README.md"
+IMAGES = {
+    "registry.example/preflight/preflight-dcgm-diag:0.1.0": "preflight-dcgm-diag:e2e",
+    "registry.example/preflight/preflight-webhook\n    tag: 0.1.0": "preflight-webhook\n    tag: dev",
+    "registry.example/preflight/preflight-gang\n    tag: 0.1.0": "preflight-gang\n    tag: dev",
+    "ubuntu:24.04": "preflight-dcgm-diag:e2e",  # any image with nvidia-smi, which NVIDIA's toolkit mounts elsewhere
+}
+"""By the README's words, those of an image that the lab has brought to the nodes."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command by its first words, what it prints (a pattern) where the node is healthy, and where its GPUs are not."""
+
+    begins: str
+    says: str
+    sick: str = ""
+    soon: bool = False
+    """It says so after a moment: an API server's cache, or a controller, comes first."""
+
+
+STEPS = (
+    Step("helm install preflight charts/preflight ", ""),
+    Step("kubectl -n preflight wait --for=condition=complete job ", "condition met"),
+    Step("kubectl create namespace training", "created"),
+    Step("kubectl label namespace training ", "labeled"),
+    Step("kubectl -n training create -f pod.yaml --dry-run=server ", "^preflight-dcgm-diag$", soon=True),
+    Step("kubectl -n training create -f pod.yaml", "created"),
+    Step("kubectl -n training wait --for=condition=Initialized pod/first ", "condition met"),
+    Step(
+        "kubectl -n training logs first -c preflight-dcgm-diag",
+        "^dcgm-diag: passed OK: every GPU passed ",
+        "^dcgm-diag: failed DCGM_FR_FAULTY_MEMORY: ",
+    ),
+    Step("kubectl -n training events --for pod/first", "PreflightPassed", "PreflightFailed", soon=True),
+    Step(
+        ".venv/bin/uv run --package preflight-webhook preflight-webhook explain --live ",
+        "^Pod first: injected already$",
+    ),
+    Step("kubectl delete namespace training", "deleted"),
+    Step("helm uninstall preflight ", ""),
+)
+
+
+def section(readme: str) -> str:
+    """The README's section "First verdict"."""
+    found: str = readme.split("\n## First verdict\n")[1].split("\n## ", maxsplit=1)[0]
+    return found
+
+
+def commands(readme: str) -> list[str]:
+    """Every line of the section's shell blocks, whatever their language is called; continued lines are one."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section(readme), re.DOTALL | re.MULTILINE)
+    every = [block for language, block in blocks if language != "yaml"]
+    return [line for block in every for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def files(readme: str) -> dict[str, str]:
+    """The section's files by name, which stands in their first line."""
+    return dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", section(readme), re.DOTALL | re.MULTILINE))
+
+
+def local(text: str) -> str:
+    """``text`` with the images that the lab has. Raises ValueError where one is left that it has not."""
+    for theirs, ours in IMAGES.items():
+        text = text.replace(theirs, ours)
+    if left := re.search(r"registry\.example\S*", text):
+        raise ValueError(f"{left[0]}: the README names an image for which IMAGES has no substitute; add one.")
+    return text
+
+
+def step(command: str) -> Step:
+    """The one step that a command is. Raises ValueError for a command that nothing expects anything of."""
+    found = [one for one in STEPS if command.startswith(one.begins)]
+    if not found:
+        raise ValueError(f"{command}: the README has a command that STEPS does not know; say there what it prints.")
+    return max(found, key=lambda one: len(one.begins))
+
+
+class Shell:
+    """Runs the README's commands with KUBECONFIG, in the checkout; ``folder`` takes the files."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, texts: Mapping[str, str]) -> None:
+        self._places = {}
+        for name, text in texts.items():
+            self._places[name] = folder / name
+            self._places[name].write_text(local(text))
+        programs = folder / "bin"
+        programs.mkdir()
+        if shutil.which("helm") is None:
+            helm = programs / "helm"
+            helm.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m preflight_e2e.helm_program "$@"\n')
+            helm.chmod(0o755)
+        self._environ = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "UV_PROJECT_ENVIRONMENT": str(folder / "venv"),  # who develops here keeps his own
+            "UV_FROZEN": "1",
+        }
+
+    def words(self, command: str) -> list[str]:
+        """The command as it is run."""
+        argv = [str(self._places.get(word, word)) for word in shlex.split(command)]
+        if argv[0] == ".venv/bin/uv":
+            argv[0] = str(Path(sys.executable).with_name("uv"))
+        return argv
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """What it prints, and how it ends."""
+        argv, environ = self.words(command), self._environ
+        return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=240)

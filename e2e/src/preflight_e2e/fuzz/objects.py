@@ -1,0 +1,247 @@
+"""Objects without end from a seed: realistic ones, and what comes of them when anything in them may be anything."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from preflight_e2e.bench.admission import pod as training_pod
+from preflight_e2e.bench.cluster import PREFIX, addressed, member
+
+from .shots import MERGE, Shot, deep, nested, pod_path
+from .vectors import OPTED_IN, STRAY, status
+
+__all__ = ["Maker"]
+
+_WORKLOADS = (
+    ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"),
+    ("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup"),
+    ("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup"),
+    ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
+)
+_OURS = (
+    "gang",
+    "roster",
+    "checked",
+    "node-instance-type",
+    "node-topology",
+    "gang-id",
+    "gang-source",
+    "generation",
+    "x",
+)
+_TEXTS = (
+    *(
+        "",
+        " ",
+        "\u0085",
+        "a\u2028b",
+        "\u202e",
+        "a\x7f",
+        "NaN",
+        "1e400",
+        "-1",
+        "null",
+        "{}",
+        "[]",
+        "0",
+        "\ud7ff",
+        "é" * 70,
+    ),
+    *("x" * 64, "x" * 300, "x" * 20_000, "$(A)", "../../etc", "a/b/c", '{"v":99}', '{"v":1}', "true", "1Ei", "9" * 40),
+)
+_NUMBERS = (0, -1, 1, 2**31, 2**31 - 1, 2**63 - 1, -(2**63), 2**64, 10**30, 0.5, 1e300)
+
+
+class Maker:
+    """Stories of a few shots each; the same seed tells the same stories."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._seed, self._number = seed, 0
+
+    def story(self) -> list[Shot]:
+        """One object, and what happens to it: created, given a status as a kubelet gives it, changed, removed."""
+        self._number += 1
+        makers = (self._user_pod, self._user_pod, self._stray_pod, self._stray_pod, self._config_map, self._workload)
+        more = (self._policy, self._claim, self._namespace)
+        return list(self._random.choice(makers + more)(f"z{self._seed}-{self._number}"))
+
+    def _user_pod(self, name: str) -> Iterator[Shot]:
+        chance = self._random
+        gang = f"g{chance.randrange(30)}" if chance.random() < 0.6 else ""
+        made = copy.deepcopy(training_pod(name, gang=gang, template="t" if chance.random() < 0.2 else ""))
+        made["spec"]["nodeName"] = f"node-{chance.randrange(8)}"
+        if chance.random() < 0.4:
+            api, _, _ = chance.choice(_WORKLOADS)
+            made["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = f"w{chance.randrange(9)}"
+        made = self._hostile(made, keep=("metadata.name", "kind", "apiVersion"))
+        yield Shot("pod", "POST", pod_path(OPTED_IN, dry=chance.random() < 0.2), made)
+        yield from self._lived(OPTED_IN, name)
+
+    def _stray_pod(self, name: str) -> Iterator[Shot]:
+        chance = self._random
+        made = member(STRAY, f"g{chance.randrange(30)}", chance.choice((1, 2, 3)), name)
+        annotations = made["metadata"]["annotations"]
+        for _ in range(chance.randrange(3)):
+            annotations[PREFIX + chance.choice(_OURS)] = self._text()
+        if chance.random() < 0.5:
+            stamp = self._mutated(json.loads(member(STRAY, "g1", 2, name)["metadata"]["annotations"][PREFIX + "gang"]))
+            annotations[PREFIX + "gang"] = json.dumps(stamp)
+        if chance.random() < 0.5:
+            made = self._hostile(made, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion"))
+        yield Shot("pod", "POST", pod_path(STRAY), made)
+        yield from self._lived(STRAY, name)
+
+    def _lived(self, namespace: str, name: str) -> Iterator[Shot]:
+        chance = self._random
+        if chance.random() < 0.7:
+            body = addressed(chance.randrange(1, 60_000))
+            if chance.random() < 0.5:
+                body = {"status": self._mutated(body["status"])}
+            yield Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
+        if chance.random() < 0.6:
+            check = chance.choice(("dcgm-diag", "nccl-loopback", "nccl-allreduce", "x"))
+            result = {"v": 1, "check": check, "outcome": "failed", "code": "X", "gated": True, "duration": 1.0}
+            message = json.dumps(self._mutated(result)) if chance.random() < 0.7 else self._text()
+            ended = status(
+                name, message[:4096], namespace=namespace, check=check, code=chance.choice((0, 1, 2, 137, 255))
+            )
+            yield ended
+        if chance.random() < 0.3:
+            labels = {PREFIX + chance.choice(_OURS): chance.choice(("true", "", "x" * 63, None))}
+            patch = {"metadata": {"annotations": {PREFIX + chance.choice(_OURS): self._text()}, "labels": labels}}
+            yield Shot("pod", "PATCH", pod_path(namespace, name), patch, MERGE)
+        if chance.random() < 0.3:
+            yield Shot("pod", "DELETE", pod_path(namespace, name) + "?gracePeriodSeconds=0")
+
+    def _config_map(self, name: str) -> Iterator[Shot]:
+        chance = self._random
+        name = name if chance.random() < 0.5 else f"preflight-g{chance.randrange(30)}"
+        meta = {
+            "name": name,
+            "labels": {"app.kubernetes.io/managed-by": "preflight-gang"},
+            "annotations": {
+                PREFIX + chance.choice(_OURS): self._text(),
+                PREFIX + "gang-id": f"g{chance.randrange(30)}",
+            },
+        }
+        seat = {"uid": "u", "name": "n", "ip": "10.0.0.1", "node": "n", "attempt": 0}
+        record = {"v": 1, "token": "t", "master_port": 29500, "control_port": 29501, "members": [seat, seat]}
+        data = {key: self._text() for key in chance.sample(("peers", "generation", "master_addr", "x"), 2)}
+        data["members"] = json.dumps(self._mutated(record)) if chance.random() < 0.7 else self._text()
+        made: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        if chance.random() < 0.3:
+            made["immutable"] = True
+        path = f"/api/v1/namespaces/{chance.choice((STRAY, OPTED_IN))}/configmaps"
+        yield Shot("ConfigMap", "POST", path, made)
+        if chance.random() < 0.5:
+            yield Shot("ConfigMap", "DELETE", f"{path}/{name}")
+
+    def _workload(self, name: str) -> Iterator[Shot]:
+        chance = self._random
+        api, plural, kind = chance.choice(_WORKLOADS)
+        job = {"name": "a", "replicas": 2, "template": {"spec": {"parallelism": 2, "completions": 2, "template": {}}}}
+        spec = {"minMember": 2, "replicatedJobs": [job], "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
+        meta = {"name": f"w{chance.randrange(9)}"}
+        made: dict[str, Any] = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
+        made = self._hostile(made, keep=("metadata.name", "metadata", "kind", "apiVersion"))
+        path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
+        yield Shot(kind, "POST", path, made)
+        yield Shot(kind, "PATCH", f"{path}/{meta['name']}", {"spec": self._mutated(spec)}, MERGE)
+        if chance.random() < 0.5:
+            yield Shot(kind, "DELETE", f"{path}/{meta['name']}")
+
+    def _policy(self, name: str) -> Iterator[Shot]:
+        api = "preflight.nvsentinel.nvidia.com/v1alpha1"
+        labels = {"gangIdLabel": "a/b", "gangSizeLabel": "a/c"}
+        spec = {"enforcement": "observe", "gangDiscovery": {"method": "auto", "labels": labels, "optIn": ["job"]}}
+        meta = {"name": name, "annotations": {"a": self._text()}}
+        made = {"apiVersion": api, "kind": "PreflightConfig", "metadata": meta, "spec": self._mutated(spec)}
+        path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
+        yield Shot("PreflightConfig", "POST", path, made)
+        yield Shot("PreflightConfig", "DELETE", f"{path}/{name}")
+
+    def _claim(self, name: str) -> Iterator[Shot]:
+        api = "resource.k8s.io/v1"
+        device = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
+        either = {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "gpu.nvidia.com", "count": 1}]}
+        spec: Any = self._mutated({"devices": {"requests": [device, either]}})
+        for plural, kind, wrapped in (
+            ("resourceclaims", "ResourceClaim", spec),
+            ("resourceclaimtemplates", "ResourceClaimTemplate", {"spec": spec}),
+        ):
+            path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
+            made = {"apiVersion": api, "kind": kind, "metadata": {"name": "t"}, "spec": wrapped}
+            yield Shot(kind, "DELETE", f"{path}/t")
+            yield Shot(kind, "POST", path, made)
+
+    def _namespace(self, name: str) -> Iterator[Shot]:
+        value = self._random.choice(("enabled", "disabled", "", None, "x" * 63))
+        patch = {"metadata": {"labels": {"nvsentinel.nvidia.com/preflight": value}}}
+        yield Shot("Namespace", "PATCH", f"/api/v1/namespaces/{STRAY}-labels", patch, MERGE)
+
+    def _hostile(self, made: dict[str, Any], keep: tuple[str, ...]) -> dict[str, Any]:
+        """``made`` with a few places changed, but not those of ``keep``."""
+        kept = {path: _at(made, path) for path in keep}
+        changed = self._mutated(made)
+        if not isinstance(changed, dict):
+            return made
+        for path, value in kept.items():
+            *parents, last = path.split(".")
+            place: Any = changed
+            for parent in parents:
+                if not isinstance(place.get(parent), dict):
+                    place[parent] = {}
+                place = place[parent]
+            if value is not None:
+                place[last] = value
+        return changed
+
+    def _mutated(self, made: Any) -> Any:
+        made = copy.deepcopy(made)
+        for _ in range(self._random.choice((0, 1, 1, 2, 4))):
+            holders = [place for place in _holders(made) if place]
+            if not holders:
+                break
+            holder = self._random.choice(holders)
+            key = self._random.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            match self._random.randrange(6):
+                case 0 if isinstance(holder, dict):
+                    del holder[key]
+                case 1 if isinstance(holder, dict):
+                    holder[self._text()[:300] or "k"] = holder[key]
+                case 2 if isinstance(holder, list):
+                    holder.extend(copy.deepcopy(holder[key]) for _ in range(self._random.choice((1, 50))))
+                case _:
+                    holder[key] = self._value()
+        return made
+
+    def _value(self) -> Any:
+        simple: tuple[Any, ...] = (None, True, [], {}, [None], {"a": None}, deep(self._random.choice((30, 300))))
+        return self._random.choice((self._text(), self._random.choice(_NUMBERS), self._random.choice(simple)))
+
+    def _text(self) -> str:
+        if self._random.random() < 0.1:
+            return nested(self._random.choice((50, 600, 1_100, 5_000)), '{"v":1,"x":', "}")
+        return self._random.choice(_TEXTS)
+
+
+def _holders(made: Any) -> Iterator[Any]:
+    if isinstance(made, dict):
+        yield made
+        for value in made.values():
+            yield from _holders(value)
+    elif isinstance(made, list):
+        yield made
+        for value in made:
+            yield from _holders(value)
+
+
+def _at(made: Any, path: str) -> Any:
+    for step in path.split("."):
+        made = made.get(step) if isinstance(made, dict) else None
+    return made

@@ -1,0 +1,177 @@
+"""More of the known attacks: numbers, texts, times and shapes that nobody has, and objects that were there before ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from preflight_e2e.bench.cluster import PREFIX, member
+
+from .shots import MERGE, Shot, pod_path
+from .vectors import OPTED_IN, STRAY, VECTORS, created, fresh, record, status, stray, user, vector
+
+__all__ = ["VECTORS"]
+
+
+@vector
+def sizes_that_no_gang_has(volume: float) -> Iterator[Shot]:
+    huge = 2**62
+    apis = ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "coscheduling")
+    jobsets = ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "jobset")
+    for (api, plural, kind, source), spec in (
+        (apis, {"minMember": huge}),
+        (apis, {"minMember": -huge}),
+        (apis, {"minMember": 10**30}),
+        (apis, {"minMember": 2.5}),
+        (jobsets, {"replicatedJobs": [{"name": "a", "replicas": huge, "template": {"spec": {"parallelism": huge}}}]}),
+        (jobsets, {"replicatedJobs": [{"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}]}),
+    ):
+        name = fresh("sized")
+        meta = {"name": name, "namespace": STRAY}
+        yield Shot(
+            kind,
+            "POST",
+            f"/apis/{api}/namespaces/{STRAY}/{plural}",
+            {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec},
+        )
+        for i in range(2):
+            made = member(STRAY, name, 2, f"{name}-{i}", source)
+            stamp = json.loads(made["metadata"]["annotations"][PREFIX + "gang"])
+            made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"size": None, "object": name})
+            yield created("pod", made)
+            yield _addressed(STRAY, f"{name}-{i}")
+
+
+def _addressed(namespace: str, name: str, **more: Any) -> Shot:
+    body = {"status": {"phase": "Pending", "podIP": "10.7.0.1", "podIPs": [{"ip": "10.7.0.1"}], **more}}
+    return Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
+
+
+@vector
+def records_that_were_there_before(volume: float) -> Iterator[Shot]:
+    """Names of records taken by a tenant: never to be changed, or held by a finalizer when they are deleted."""
+    for more in ({"immutable": True}, {}):
+        gang = fresh("squatted")
+        shot = record(f"preflight-{gang}.labels", data={"members": "x", "generation": "9" * 4_000})
+        annotations = {PREFIX + "gang-id": gang, PREFIX + "gang-source": "labels"}
+        shot.body["metadata"] |= {"annotations": annotations, "finalizers": ["example.com/never"]}
+        shot.body.update(more)
+        yield shot
+        for i in range(2):
+            yield created("pod", member(STRAY, gang, 2, f"{gang}-{i}"))
+            yield _addressed(STRAY, f"{gang}-{i}")
+        if not more:
+            yield Shot("ConfigMap", "DELETE", f"/api/v1/namespaces/{STRAY}/configmaps/preflight-{gang}.labels")
+
+
+@vector
+def members_that_come_and_go(volume: float) -> Iterator[Shot]:
+    gang = fresh("restless")
+    for i in range(max(30, int(500 * volume))):
+        name = f"{gang}-{i % 2}"
+        yield created("pod", member(STRAY, gang, 2, name))
+        yield _addressed(STRAY, name)
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        yield Shot("pod", "DELETE", pod_path(STRAY, name), options)
+
+
+@vector
+def results_of_odd_texts(volume: float) -> Iterator[Shot]:
+    good = '"check":"nccl-allreduce","outcome":"failed","code":"X","gated":true,"duration":1}'
+    for text in (
+        '{"v":1,"v":99,"outcome":"passed",' + good,
+        "\ufeff" + '{"v":1,' + good,
+        '{"v":1,"reason":"\\ud800 \\u0000 \\u202e",' + good,
+        '{"v":1,"V":2,"Outcome":"passed",' + good,
+        '{"v":1,"reason":"' + '\\"' * 1_500 + '",' + good,
+        '{"v":1e400,' + good,
+        '{"v":' + "9" * 3_500 + "}",
+        '{"v":1,"subject":"\u202eedon","reason":"\u200b\u200d\u2066\x1b[2J\r\n",' + good,
+    ):
+        made = stray("odd-text")
+        yield created("pod", made)
+        yield status(made["metadata"]["name"], text)
+
+
+@vector
+def times_that_no_clock_shows(volume: float) -> Iterator[Shot]:
+    for i, when in enumerate(("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z")):
+        gang = fresh("timeless")
+        for n in range(2):
+            yield created("pod", member(STRAY, gang, 2, f"{gang}-{n}"))
+            yield _addressed(STRAY, f"{gang}-{n}", startTime=when)
+        for check in ("dcgm-diag", "nccl-allreduce"):
+            shot = status(f"{gang}-0", "{}", check=check, code=(1, 137, 255)[i])
+            [container] = shot.body["status"]["initContainerStatuses"]
+            container["state"]["terminated"] |= {"startedAt": when, "finishedAt": when}
+            container["restartCount"] = 2**31 - 1
+            yield shot
+
+
+@vector
+def gangs_of_odd_names(volume: float) -> Iterator[Shot]:
+    for name in (
+        "a" * 253,
+        "a.b" * 84,
+        "-".join("0123456789abcdef"),
+        "x-0123456789",
+        "labels:x",
+        "a/b/c",
+        "a\n\x1b[2J",
+        "\u202eedon",
+        "a\u200b",
+        "\u0661\u0662",
+    ):
+        made = user("odd-name")
+        made["metadata"].setdefault("annotations", {})["scheduling.k8s.io/group-name"] = name
+        yield created("pod", made)
+        made = stray("odd-name", size=2)
+        stamp = json.loads(made["metadata"]["annotations"][PREFIX + "gang"])
+        made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"id": name})
+        yield created("pod", made)
+
+
+@vector
+def quantities_of_odd_spelling(volume: float) -> Iterator[Shot]:
+    for amount in ("1e400", "1E18", "-8", "+8", "\u0668", "8.", ".5", "0x8", "1e-9", "NaN", "8 ", "9" * 64, 8.5, 2**62):
+        made = user("spelt")
+        made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": amount, "cpu": amount}}
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+
+
+@vector
+def pods_of_odd_shapes(volume: float) -> Iterator[Shot]:
+    ours = [{"name": "preflight-state", "mountPath": "/x", "subPathExpr": "$(A)/.."}]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n",
+        "uid": "u",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    look_alike = "preflight\u2010dcgm-diag"
+    shapes: tuple[dict[str, Any], ...] = (
+        {"nodeName": "node-1"},
+        {"os": {"name": "windows"}},
+        {"hostNetwork": True, "hostPID": True, "shareProcessNamespace": True},
+        {"schedulingGates": [{"name": "example.com/wait"}]},
+        {"initContainers": [{"name": "PREFLIGHT-dcgm-diag", "image": "x"}]},
+        {"initContainers": [{"name": look_alike, "image": "x"}]},
+        {"initContainers": [{"name": "preflight-dcgm-diag", "image": "d", "command": ["true"]}]},
+        {"initContainers": [{"name": "side", "image": "x", "restartPolicy": "Always", "volumeMounts": ours}]},
+        {"volumes": [{"name": "preflight-state", "hostPath": {"path": "/"}}]},
+        {"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 1 1"}], "runAsUser": 0}},
+    )
+    for spec in shapes:
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), user("shape", **spec))
+    made = user("owned")
+    made["metadata"]["ownerReferences"] = [owner | {"uid": f"u{i}", "controller": i == 0} for i in range(2_000)]
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    made = user("mirrored", nodeName="node-1")
+    made["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    made = user("unnamed")
+    made["metadata"] = {k: v for k, v in made["metadata"].items() if k != "name"} | {"generateName": "a" * 57 + "-"}
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)

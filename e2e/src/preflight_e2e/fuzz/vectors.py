@@ -1,0 +1,343 @@
+"""Known attacks, each a function that makes its shots. They are the fuzzer's seeds: sent first, and one by one.
+
+``volume`` (0 to 1) scales those that attack by number or by size; 1 is what is known to have done harm.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from preflight_e2e.bench.admission import pod as training_pod
+from preflight_e2e.bench.cluster import PREFIX, member
+
+from .shots import MERGE, Shot, deep, fields, nested, pod_path
+
+__all__ = ["OPTED_IN", "STRAY", "VECTORS", "Vector", "created", "fresh", "record", "status", "stray", "user", "vector"]
+
+OPTED_IN, STRAY = "fuzz", "stray"
+"""A namespace that the webhook serves, and one that it does not."""
+Vector = Callable[[float], Iterator[Shot]]
+VECTORS: dict[str, Vector] = {}
+_ENTRIES = 20_000
+"""Of one list of a pod: with their managedFields the review of more than 25,000 is larger than webhooks take (3 MiB)."""
+_NUMBERS = itertools.count(1)
+
+
+def vector(make: Vector) -> Vector:
+    """Make it one of the known attacks, by its name."""
+    VECTORS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+def fresh(prefix: str) -> str:
+    """A name that nothing has yet."""
+    return f"{prefix}-{next(_NUMBERS)}"
+
+
+def stray(prefix: str, gang: str = "", size: int = 2) -> dict[str, Any]:
+    """A pod that looks injected and stamped, made where no webhook looks."""
+    name = fresh(prefix)
+    return member(STRAY, gang or name, size, name)
+
+
+def created(what: str, made: dict[str, Any]) -> Shot:
+    """The request that creates a pod."""
+    return Shot(what, "POST", pod_path(made["metadata"]["namespace"]), made)
+
+
+def user(prefix: str, **spec: Any) -> dict[str, Any]:
+    """A GPU pod as a user writes it."""
+    made: dict[str, Any] = copy.deepcopy(training_pod(fresh(prefix)))
+    made["metadata"]["namespace"] = OPTED_IN
+    made["spec"] |= spec
+    return made
+
+
+def status(name: str, message: str, *, namespace: str = STRAY, check: str = "nccl-allreduce", code: int = 1) -> Shot:
+    """The kubelet's word: the check has ended with this termination message."""
+    ended = {
+        "exitCode": code,
+        "message": message,
+        "reason": "Error",
+        "containerID": f"containerd://{name}",
+        "startedAt": "2026-11-21T08:00:00Z",
+        "finishedAt": "2026-11-21T08:00:01Z",
+    }
+    container: dict[str, Any] = {
+        "name": f"preflight-{check}",
+        "state": {"terminated": ended},
+        "image": "x",
+        "imageID": "x",
+    }
+    container |= {"ready": False, "restartCount": 0}
+    body = {"status": {"phase": "Pending", "podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}
+    body["status"]["initContainerStatuses"] = [container]
+    return Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
+
+
+def record(name: str, *, data: Any = None, binary: Any = None, more: Any = None) -> Shot:
+    """A ConfigMap that looks like a gang\'s record."""
+    meta = {
+        "name": name,
+        "namespace": STRAY,
+        "labels": {"app.kubernetes.io/managed-by": "preflight-gang"},
+        "annotations": {PREFIX + "gang-id": name, PREFIX + "generation": "1", PREFIX + "epoch": "1"},
+    }
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data or {}, "binaryData": binary or {}}
+    return Shot("ConfigMap", "POST", f"/api/v1/namespaces/{STRAY}/configmaps", made | (more or {}))
+
+
+@vector
+def stamp_nested(volume: float) -> Iterator[Shot]:
+    for levels in (1_100, 100_000):
+        made = stray("stamp")
+        made["metadata"]["annotations"][PREFIX + "gang"] = nested(levels, '{"v":1,"x":', "}")
+        yield created("stamp", made)
+
+
+@vector
+def roster_nested(volume: float) -> Iterator[Shot]:
+    made = stray("roster")
+    made["metadata"]["annotations"][PREFIX + "roster"] = nested(1_100, '{"v":1,"x":', "}")
+    yield created("roster", made)
+
+
+@vector
+def termination_message_nested(volume: float) -> Iterator[Shot]:
+    made = stray("ended")
+    yield created("pod", made)
+    yield status(made["metadata"]["name"], nested(1_100, '{"v":1,"x":', "}"))
+
+
+@vector
+def record_nested(volume: float) -> Iterator[Shot]:
+    yield record(fresh("x"), data={"members": nested(1_100, '{"v":1,"x":', "}"), "generation": "1"})
+
+
+@vector
+def managed_fields_nested(volume: float) -> Iterator[Shot]:
+    made = stray("managed")
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    made["metadata"]["managedFields"] = [entry | {"fieldsV1": fields(1_500)}]
+    yield created("pod", made)
+
+
+@vector
+def projected_without_sources(volume: float) -> Iterator[Shot]:
+    made = stray("projected")
+    made["spec"]["volumes"].append({"name": "v", "projected": {}})
+    yield created("pod", made)
+
+
+@vector
+def workloads_without_spec(volume: float) -> Iterator[Shot]:
+    for api, plural, kind, key in (
+        ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "scheduling.x-k8s.io/pod-group"),
+        ("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup", ""),
+        ("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup", ""),
+        ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "jobset.sigs.k8s.io/jobset-name"),
+    ):
+        wrong = {"minMember": "many", "replicatedJobs": {"a": 1}}
+        specs: tuple[dict[str, Any], ...] = ({}, {"spec": None}, {"spec": wrong}, {"spec": []})
+        for spec in specs:
+            meta = {"name": fresh("empty"), "namespace": OPTED_IN}
+            made = {"apiVersion": api, "kind": kind, "metadata": meta} | spec
+            yield Shot(kind, "POST", f"/apis/{api}/namespaces/{OPTED_IN}/{plural}", made)
+            if key:
+                pod = user("of-empty")
+                pod["metadata"].setdefault("labels", {})[key] = meta["name"]
+                yield created("pod", pod)
+
+
+@vector
+def long_names_at_dry_run(volume: float) -> Iterator[Shot]:
+    # The API server writes a name again into the defaulted requests and into managedFields: this is the most that reaches a webhook.
+    count, size = max(40, int(240 * volume)), 600_000
+    for i in range(count):
+        long = f"{i:06}" + "x" * size
+        limits = {"limits": {"nvidia.com/gpu": "8"}}
+        places: list[dict[str, Any]] = [
+            {"resources": {"limits": {f"example.com/{long}": "1"}}},
+            {"resources": limits, "env": [{"name": "NCCL_X", "value": long}]},
+            {"resources": limits, "env": [{"name": f"NCCL_{long}", "value": "1"}]},
+            {"resources": limits, "volumeMounts": [{"name": "s", "mountPath": "/dev/shm", "subPath": long}]},
+        ]
+        container = {"name": "train", "image": "x"} | places[i % len(places)]
+        made = user("long", containers=[container], volumes=[{"name": "s", "emptyDir": {"medium": "Memory"}}])
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+
+
+@vector
+def many_variables(volume: float) -> Iterator[Shot]:
+    for forged in (False, True):
+        for _ in range(max(4, int(8 * volume))):
+            made = user("variables")
+            made["spec"]["containers"][0]["env"] = [{"name": f"NCCL_{i}", "value": "$(A)"} for i in range(_ENTRIES)]
+            if forged:
+                made["metadata"].setdefault("labels", {})[PREFIX + "checked"] = "true"
+            yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+
+
+@vector
+def many_claims(volume: float) -> Iterator[Shot]:
+    made = user("claims")
+    made["spec"]["resourceClaims"] = [
+        {"name": f"c{i}", "resourceClaimTemplateName": f"t{i}"} for i in range(_ENTRIES // 2)
+    ]
+    for _ in range(max(1, int(4 * volume))):
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+
+
+@vector
+def libraries_by_topology_file(volume: float) -> Iterator[Shot]:
+    for path in (
+        "/etc/ld.so.preload",
+        "/etc/nccl.conf",
+        "/opt/conda/lib/python3.11/site-packages/torch/x",
+        "/etc/hosts",
+    ):
+        made = user("topology", volumes=[{"name": "a", "configMap": {"name": "a"}}])
+        main = made["spec"]["containers"][0]
+        main["env"] = [{"name": "NCCL_TOPO_FILE", "value": path}]
+        main["volumeMounts"] = [
+            {"name": "a", "mountPath": path, "subPath": "x"},
+            {"name": "a", "mountPath": "/dev/shm"},
+        ]
+        yield created("pod", made)
+
+
+@vector
+def large_records(volume: float) -> Iterator[Shot]:
+    for _ in range(max(20, int(300 * volume))):
+        yield record(fresh("large"), data={"members": "x" * 1_000_000})
+
+
+@vector
+def large_annotations(volume: float) -> Iterator[Shot]:
+    for _ in range(max(100, int(1_500 * volume))):
+        made = stray("annotated")
+        made["metadata"]["annotations"]["example.com/a"] = "x" * 250_000
+        yield created("pod", made)
+
+
+@vector
+def large_environments(volume: float) -> Iterator[Shot]:
+    for _ in range(max(40, int(400 * volume))):
+        made = stray("large")
+        made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_300_000}]
+        yield created("pod", made)
+
+
+@vector
+def records_that_unpack_to_64_mib(volume: float) -> Iterator[Shot]:
+    seats = b",".join(b'{"uid":"u%d","name":"n","ip":"10.0.0.1","node":"n","attempt":0}' % i for i in range(808_000))
+    head = b'{"v":1,"token":"t","master_port":29500,"control_port":29501,"members":['
+    packed = base64.b64encode(zlib.compress(head + seats + b"]}", 9)).decode()
+    name = fresh("packed")
+    yield record(name, binary={"members": packed}, data={"generation": "1"})
+    path = f"/api/v1/namespaces/{STRAY}/configmaps/{name}"
+    for i in range(max(10, int(75 * volume))):
+        yield Shot("ConfigMap", "PATCH", path, {"metadata": {"annotations": {"example.com/n": str(i)}}}, MERGE)
+
+
+@vector
+def gangs_whose_record_is_refused(volume: float) -> Iterator[Shot]:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "refused"},
+        "spec": {"hard": {"count/configmaps": "0"}},
+    }
+    yield Shot("ResourceQuota", "POST", "/api/v1/namespaces/refused/resourcequotas", quota)
+    held = {"status": {"hard": {"count/configmaps": "0"}, "used": {"count/configmaps": "0"}}}
+    yield Shot("ResourceQuota", "PATCH", "/api/v1/namespaces/refused/resourcequotas/none/status", held, MERGE)
+    for _ in range(max(50, int(300 * volume))):
+        gang = fresh("refused")
+        for i in range(2):
+            made = member("refused", gang, 2, f"{gang}-{i}")
+            yield created("pod", made)
+            address = {
+                "status": {"phase": "Pending", "podIP": f"10.8.0.{i + 1}", "podIPs": [{"ip": f"10.8.0.{i + 1}"}]}
+            }
+            yield Shot("status", "PATCH", pod_path("refused", f"{gang}-{i}") + "/status", address, MERGE)
+
+
+@vector
+def gangs_that_cannot_start(volume: float) -> Iterator[Shot]:
+    gang = fresh("crowd")
+    for i in range(max(200, int(3_000 * volume))):
+        made = member(STRAY, f"{gang}-{i}", 1, fresh("crowd"))
+        del made["spec"]["nodeName"]
+        yield created("pod", made)
+
+
+@vector
+def whole_and_sliced_gpus(volume: float) -> Iterator[Shot]:
+    for more in (
+        {"nvidia.com/mig-1g.10gb": "1"},
+        {"nvidia.com/gpu.shared": "1"},
+        {"deviceclass.resource.kubernetes.io/a": "8"},
+    ):
+        made = user("mixed")
+        resources = made["spec"]["containers"][0].setdefault("resources", {})
+        for side in ("limits", "requests"):
+            resources.setdefault(side, {}).update(more)
+        yield created("pod", made)
+
+
+@vector
+def redirected_names(volume: float) -> Iterator[Shot]:
+    yield created(
+        "pod", user("alias", hostAliases=[{"ip": "127.0.0.1", "hostnames": ["nvidia-dcgm.gpu-operator.svc"]}])
+    )
+    yield created("pod", user("dns", dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.1"], "searches": ["a.b"]}))
+
+
+@vector
+def forged_results(volume: float) -> Iterator[Shot]:
+    for i in range(max(50, int(2_100 * volume))):
+        made = stray("forged")
+        made["spec"]["nodeName"] = f"node-{i % 50}"
+        yield created("pod", made)
+        result = {"v": 1, "check": "dcgm-diag", "outcome": "failed", "code": f"CODE_{i}", "gated": True}
+        number = ("1e308", "1e999", "-1", "NaN")[i % 4]
+        text = json.dumps(result | {"duration": 0, "measured": 1})[:-1] + f',"duration":{number},"measured":{number}}}'
+        yield status(made["metadata"]["name"], text, check="dcgm-diag")
+
+
+@vector
+def separators_in_a_policy(volume: float) -> Iterator[Shot]:
+    api = "preflight.nvsentinel.nvidia.com/v1alpha1"
+    meta = {"name": fresh("policy"), "namespace": OPTED_IN}
+    meta |= {"annotations": {"a": "one\u0085two\u2028three\u2029four\u000bfive"}}  # type: ignore[dict-item]
+    made = {"apiVersion": api, "kind": "PreflightConfig", "metadata": meta, "spec": {"enforcement": "observe"}}
+    path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
+    yield Shot("PreflightConfig", "POST", path, made)
+    yield Shot("PreflightConfig", "DELETE", f"{path}/{meta['name']}")
+
+
+@vector
+def unbounded_words(volume: float) -> Iterator[Shot]:
+    made = user("annotation")
+    made["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = "x" * 250_000
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    made = user("quantity")
+    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "9" * 20_000}}
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    made = user("angles")
+    made["metadata"].setdefault("annotations", {})["a"] = "<" * 240_000
+    made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * 400_000}]
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+
+
+@vector
+def pod_nested(volume: float) -> Iterator[Shot]:
+    made = user("nested")
+    made["spec"]["containers"][0]["x"] = deep(2_000)
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)

@@ -1,0 +1,61 @@
+"""What an image says of itself: OCI's labels, and the id by which any registry and any node knows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["image_id", "labels", "version"]
+
+PREFIX = "org.opencontainers.image."
+CHART = Path("charts/preflight/Chart.yaml")
+
+
+def version(root: Path) -> str:
+    """The version that the charts ask for: their ``appVersion``, which those of our packages equal."""
+    found = re.search(r'^appVersion: "?([^"\s]+)"?$', (root / CHART).read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{root / CHART} has no appVersion.")
+    return found[1]
+
+
+def labels(root: Path, inputs: Iterable[Path], base: str, base_digest: str | None) -> dict[str, str]:
+    """Version, source and revision, and the base; what is not known, as outside a clone, is left out.
+
+    The revision is the last commit that changed one of ``inputs``, so that the same inputs give the same image, with ``-dirty`` where they
+    differ from it.
+    """
+    paths = sorted({str(path.relative_to(root)) for path in inputs})
+    revision = _git(root, "log", "-1", "--format=%H", "--", *paths)
+    if revision and _git(root, "status", "--porcelain", "--", *paths):
+        revision += "-dirty"
+    origin = _git(root, "remote", "get-url", "origin")
+    known = {
+        "version": version(root),
+        "revision": revision,
+        "source": re.sub(r"//[^/@]*@", "//", origin) if origin.startswith("https://") else "",
+        "base.name": base.partition("@")[0],
+        "base.digest": base.partition("@")[2] or base_digest,
+    }
+    return {PREFIX + key: value for key, value in known.items() if value}
+
+
+def image_id(archive: Path) -> str:
+    """The id of the one image in a docker archive: the hash of its configuration, and so of all its layers."""
+    with tarfile.open(archive) as tar:
+        told = tar.extractfile("manifest.json")
+        assert told is not None
+        [image] = json.load(told)
+    return "sha256:" + Path(image["Config"]).name.removesuffix(".json")
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

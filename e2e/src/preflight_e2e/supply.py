@@ -1,0 +1,150 @@
+"""What our images are made of: audited against the public advisories, listed in an SBOM each, built by a pinned builder.
+
+    python -m preflight_e2e.supply audit       # exit 1 where a locked package has a known vulnerability
+    python -m preflight_e2e.supply sbom        # CycloneDX JSON, one file an image
+    python -m preflight_e2e.supply builder     # builder.txt: the uv of the Dockerfiles, by version and hash
+
+All three say what uv.lock says, and uv itself, the tool that installs from it, reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .images import COMPONENTS, ROOT, Component
+from .program import leave, says_version
+
+REQUIRED = "AUDIT_REQUIRED"
+"""Variable: ``1`` makes an audit fail that could not ask."""
+UV = Path(sysconfig.get_path("scripts")) / "uv"
+SHIPPED = ("--frozen", "--no-dev")
+"""As the Dockerfiles install."""
+VULNERABLE = 1
+"""uv's exit status where the audit found something; 2 where it could not be done."""
+
+
+class SupplyError(Exception):
+    """The message is one sentence."""
+
+
+def _uv(*words: str, root: Path = ROOT, codes: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([UV, *words], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode not in codes:
+        said = [
+            line.split(":", 1)[-1].strip()
+            for line in done.stderr.splitlines()
+            if "warning" not in line and line.strip()
+        ]
+        raise SupplyError(f"uv {words[0]} ended with status {done.returncode} ({'; '.join(said) or 'it said nothing'})")
+    return done
+
+
+def packages(component: Component) -> dict[str, str]:
+    """The locked packages of an image, name to version; our own aside."""
+    document = bom(component)
+    return {part["name"]: part["version"] for part in document["components"] if "purl" in part}
+
+
+def bom(component: Component) -> dict[str, Any]:
+    """The image's CycloneDX document: uv's own export of the lock, with the image as its subject.
+
+    The same lock gives the same bytes: there is no time in it, and its serial number follows from its content. Raises :class:`SupplyError`.
+    """
+    member = Path(component.package).name
+    said = _uv("export", "--quiet", *SHIPPED, "--package", member, "--format", "cyclonedx1.5").stdout
+    document: dict[str, Any] = json.loads(said)
+    document["metadata"].pop("timestamp", None)
+    document.pop("serialNumber", None)
+    document["metadata"]["component"] |= {"type": "container", "name": component.image}
+    content = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    document["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, content)}"
+    return document
+
+
+def write_boms(folder: Path) -> list[Path]:
+    """``<image>.cdx.json`` of every image. Raises :class:`SupplyError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for component in COMPONENTS:
+        document = bom(component)
+        path = folder / f"{component.image}.cdx.json"
+        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+        written.append(path)
+        print(f"{path}: {len(document['components'])} packages")
+    return written
+
+
+def audit(service: str | None = None) -> int:
+    """Ask the advisories about the lock; the exit status."""
+    asked = ["--service-url", service] if service else []
+    quiet = ["--preview-features", "audit-command,json-output", "--output-format", "json"]
+    try:
+        said = _uv("audit", *SHIPPED, *quiet, *asked, codes=(0, VULNERABLE)).stdout
+        found = json.loads(said)
+    except (SupplyError, json.JSONDecodeError) as error:
+        required = os.environ.get(REQUIRED) == "1"
+        then = (
+            f"{REQUIRED}=1 asks for it, so this fails"
+            if required
+            else f"nothing is known; {REQUIRED}=1 makes this fail"
+        )
+        print(f"audit: the advisories could not be asked: {error}; {then}.", file=sys.stderr)
+        return 1 if required else 0
+    told = found["vulnerabilities"] + found.get("adverse_statuses", [])
+    images = {component.image: packages(component) for component in COMPONENTS} if told else {}
+    for one in told:
+        name, version = one["dependency"]["name"], one["dependency"]["version"]
+        where = (
+            ", ".join(image for image, inside in images.items() if inside.get(name) == version) or "no image (a tool)"
+        )
+        what = one.get("summary") or one.get("status") or "no summary"
+        fixed = ", ".join(one.get("fix_versions") or ()) or "no release yet"
+        print(f"{name} {version}: {one.get('display_id', one.get('id', ''))} {what}; fixed in {fixed}; in {where}")
+    print(f"audit: {found['summary']['audited_packages']} locked packages, {len(told)} with an advisory")
+    return 1 if told else 0
+
+
+def builder(lock: Path = ROOT / "uv.lock") -> str:
+    """The text of builder.txt: the locked uv with the hash of every build of it, as pip's --require-hashes wants it."""
+    [uv] = [package for package in tomllib.loads(lock.read_text())["package"] if package["name"] == "uv"]
+    hashes = sorted(artefact["hash"] for artefact in [*uv["wheels"], uv["sdist"]])
+    head = "# What the Dockerfiles install first: made from uv.lock by `nox -s codegen`.\n"
+    return head + " \\\n    ".join([f"uv=={uv['version']}", *(f"--hash={one}" for one in hashes)]) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="supply", description="What our images are made of.")
+    says_version(parser)
+    commands = parser.add_subparsers(dest="command", required=True)
+    asks = commands.add_parser("audit", help="the public advisories about every locked package")
+    asks.add_argument("--service-url", help="another OSV service than the public one")
+    lists = commands.add_parser("sbom", help="CycloneDX JSON of every image")
+    lists.add_argument("--output", type=Path, default=Path("sbom"), help="folder (%(default)s)")
+    commands.add_parser("builder", help="write builder.txt")
+    args = parser.parse_args(argv)
+    if args.command == "audit":
+        return audit(args.service_url)
+    try:
+        if args.command == "sbom":
+            write_boms(args.output)
+        else:
+            (ROOT / "builder.txt").write_text(builder())
+    except (SupplyError, OSError) as error:
+        print(f"supply: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main)

@@ -1,0 +1,110 @@
+"""What a real API server lets the account do that keeps the certificate."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+
+import pytest
+from preflight_e2e.actors import add, remove
+from preflight_e2e.apiserver import ApiServer
+from preflight_e2e.door import CERTS, INJECTOR, Door
+from preflight_e2e.helm import UMBRELLA, Object, only, render
+
+pytest_plugins = ["preflight_e2e.doors"]
+pytestmark = pytest.mark.timeout(180)
+POLICY = "ValidatingAdmissionPolicy"
+
+
+# --- the account that keeps the certificate
+
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@pytest.fixture
+def configuration(door: Door) -> Iterator[str]:
+    """The webhook's configuration as the chart makes it; it is called for no pod while it is here."""
+    made = only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")
+    for entry in made["webhooks"]:
+        entry["failurePolicy"], entry["timeoutSeconds"] = "Ignore", 1
+    assert door.ask("POST", CONFIGURATIONS, made, user="") == ""
+    yield f"{CONFIGURATIONS}/{INJECTOR}"
+    door.ask("DELETE", f"{CONFIGURATIONS}/{INJECTOR}", user="")
+
+
+def test_the_certs_account_sets_the_ca_bundle(door: Door, configuration: str) -> None:
+    entries = len(only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")["webhooks"])
+    bundle = base64.b64encode(door.server.ca.read_bytes()).decode()
+    patch = [op for n in range(entries) for op in add(f"/webhooks/{n}/clientConfig/caBundle", bundle)]
+    assert door.patch(configuration, patch, user=CERTS) == ""
+    assert door.patch(configuration, remove("/webhooks/0/clientConfig/caBundle"), user=CERTS) == ""
+
+
+EVERYTHING = [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}]
+OF_THE_CONFIGURATION = {
+    "rules": add("/webhooks/0/rules", EVERYTHING),
+    "the list of webhooks": remove("/webhooks/0"),
+    "clientConfig.url": [
+        *remove("/webhooks/0/clientConfig/service"),
+        *add("/webhooks/0/clientConfig/url", "https://evil:1/x"),
+    ],
+    "clientConfig.service": add("/webhooks/0/clientConfig/service/namespace", "evil"),
+    "namespaceSelector": add("/webhooks/0/namespaceSelector", {}),
+    "objectSelector": add("/webhooks/0/objectSelector", {"matchLabels": {"a": "b"}}),
+    "matchConditions": remove("/webhooks/0/matchConditions"),
+    "failurePolicy": add("/webhooks/0/failurePolicy", "Fail"),
+    "matchPolicy": add("/webhooks/0/matchPolicy", "Exact"),
+    "sideEffects": add("/webhooks/0/sideEffects", "NoneOnDryRun"),
+    "timeoutSeconds": add("/webhooks/0/timeoutSeconds", 30),
+    "reinvocationPolicy": add("/webhooks/0/reinvocationPolicy", "Never"),
+    "admissionReviewVersions": add("/webhooks/0/admissionReviewVersions", ["v1", "v1beta1"]),
+    "labels": add("/metadata/labels", {}),
+    "annotations": add("/metadata/annotations", {"cert-manager.io/inject-ca-from": "a/b"}),
+    "finalizers": add("/metadata/finalizers", ["example.com/hold"]),
+    "ownerReferences": add(
+        "/metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
+    ),
+}
+
+
+@pytest.mark.parametrize("part", OF_THE_CONFIGURATION)
+def test_the_certs_account_changes_nothing_else_of_the_webhook(door: Door, configuration: str, part: str) -> None:
+    said = door.patch(configuration, OF_THE_CONFIGURATION[part], user=CERTS)
+    assert part in said.partition("but this request changes ")[2].partition(";")[0].split(", ")
+    assert door.patch(configuration, OF_THE_CONFIGURATION[part], user="", dry_run=True) == ""
+
+
+def test_every_field_that_a_webhook_has_is_held(api_server: Callable[[str], ApiServer]) -> None:
+    """A field that Kubernetes adds one day fails here first."""
+    schema = api_server("1.36").call("GET", "/openapi/v3/apis/admissionregistration.k8s.io/v1")["components"]["schemas"]
+    fields = {*schema["io.k8s.api.admissionregistration.v1.MutatingWebhook"]["properties"]}
+    fields |= {
+        f"clientConfig.{f}" for f in schema["io.k8s.api.admissionregistration.v1.WebhookClientConfig"]["properties"]
+    }
+    assert fields - {"name", "clientConfig", "clientConfig.caBundle"} <= OF_THE_CONFIGURATION.keys()
+
+
+SECRETS = "/api/v1/namespaces/preflight/secrets"
+PAIR = {"tls.crt": "", "tls.key": ""}
+
+
+def test_the_certs_account_makes_its_one_secret(door: Door) -> None:
+    body = {"metadata": {"name": f"{INJECTOR}-tls"}, "type": "kubernetes.io/tls", "data": PAIR}
+    assert door.ask("POST", SECRETS, body, user=CERTS, dry_run=True) == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": {"name": "other"}, "type": "kubernetes.io/tls", "data": PAIR},
+        {"metadata": {"name": f"{INJECTOR}-tls"}},
+        {
+            "metadata": {"name": f"{INJECTOR}-tls", "annotations": {"kubernetes.io/service-account.name": "default"}},
+            "type": "kubernetes.io/service-account-token",
+        },
+    ],
+    ids=["another name", "opaque", "a token"],
+)
+def test_the_certs_account_makes_no_other_secret(door: Door, body: Object) -> None:
+    said = door.ask("POST", SECRETS, body, user=CERTS, dry_run=True)
+    assert f"may write the Secret {INJECTOR}-tls of type kubernetes.io/tls and no other" in said

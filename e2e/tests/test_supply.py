@@ -1,0 +1,124 @@
+"""Audit, SBOMs and the pinned builder, without the network."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import tomllib
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from preflight_e2e import supply
+from preflight_e2e.answering import JsonHandler
+from preflight_e2e.images import COMPONENTS, ROOT, Component
+
+LOCK = {
+    (package["name"], package["version"]): package
+    for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    if "version" in package
+}
+
+
+class Advisories(ThreadingHTTPServer):
+    """An OSV service that knows one vulnerability, or none."""
+
+    def __init__(self, bad: str = "") -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.bad, self.asked = bad, set[str]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+
+class _Answers(JsonHandler):
+    server: Advisories
+
+    def do_POST(self) -> None:
+        queries = json.loads(self.rfile.read(int(self.headers["content-length"])))["queries"]
+        names = [query["package"]["name"] for query in queries]
+        self.server.asked |= set(names)
+        known = {"vulns": [{"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z"}]}
+        self.say({"results": [known if name == self.server.bad else {} for name in names]})
+
+    def do_GET(self) -> None:
+        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "999"}]}]
+        affected = [{"package": {"name": self.server.bad, "ecosystem": "PyPI"}, "ranges": ranges}]
+        self.say(
+            {"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z", "summary": "it is bad", "affected": affected}
+        )
+
+
+@pytest.fixture
+def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advisories]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv(supply.REQUIRED, raising=False)
+    with Advisories() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_every_package_of_every_image_is_asked_about(
+    advisories: Advisories, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert supply.audit(advisories.url) == 0
+    assert advisories.asked >= {name for component in COMPONENTS for name in supply.packages(component)}
+    assert "locked packages, 0 with an advisory" in capsys.readouterr().out
+
+
+def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
+    advisories: Advisories, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advisories.bad = "uvicorn"
+    assert supply.audit(advisories.url) == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn "))
+    assert line.endswith("PYSEC-0000-1 it is bad; fixed in 999; in preflight-webhook")
+
+
+@pytest.mark.parametrize(("required", "status"), [("", 0), ("0", 0), ("1", 1)])
+def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], required: str, status: int
+) -> None:
+    monkeypatch.setenv(supply.REQUIRED, required)
+    monkeypatch.setenv("CI", "true")  # which alone asks for nothing
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    assert supply.audit("http://127.0.0.1:9/") == status
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("audit: the advisories could not be asked: ")
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
+def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: Component) -> None:
+    document = supply.bom(component)
+    assert (document["bomFormat"], document["metadata"]["component"]["name"]) == ("CycloneDX", component.image)
+    ours = {Path(component.package).name, "preflight-proto"}
+    inside = {part["name"]: part for part in document["components"] if part["name"] not in ours}
+    assert "msgspec" in inside
+    for name, part in inside.items():
+        package = LOCK[name, part["version"]]
+        artefacts = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else [])]
+        listed = {f"sha256:{one['content']}" for reference in part["externalReferences"] for one in reference["hashes"]}
+        assert listed == {artefact["hash"] for artefact in artefacts}
+    assert not {"pytest", "mypy", "hypothesis"} & set(inside)
+
+
+def test_the_same_lock_gives_the_same_sboms(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in supply.write_boms(tmp_path / "one")]
+    assert first == [path.read_bytes() for path in supply.write_boms(tmp_path / "two")]
+    assert len(first) == len(COMPONENTS)
+
+
+def test_every_image_is_built_by_the_locked_uv_and_by_hash() -> None:
+    assert (ROOT / "builder.txt").read_text() == supply.builder()
+    assert supply.builder().count("--hash=sha256:") > 10
+    for component in COMPONENTS:
+        text = component.dockerfile(ROOT).read_text()
+        assert re.search(r"pip install [^\n]*--require-hashes -r /tmp/builder.txt", text), component
+        assert text.count("pip install") == 1
