@@ -195,7 +195,7 @@ def test_no_page_names_a_metric_that_no_package_has() -> None:
     members = {path.name for path in ROOT.glob("packages/*/src/*")} | {"preflight_e2e"}
     said = {
         f"{page.relative_to(ROOT)}: {metric}"
-        for page in [*pages(), *ROOT.glob("charts/*/values.yaml")]
+        for page in [*pages(), *(ROOT / "charts").rglob("values.yaml")]
         for metric in re.findall(r"\bpreflight_[a-z_]+[a-z](?![a-z_]*[./])", page.read_text())
         if metric not in known | members
     }
@@ -208,6 +208,7 @@ _FAMILIES = {
     "Gauge": "",
     "GaugeMetricFamily": "",
     "Histogram": "",
+    "HistogramMetricFamily": "",
 }
 
 
@@ -256,10 +257,15 @@ def codes(package: Path) -> set[str]:
     """Those of the check itself, and those of the parts of the kit that it uses."""
     own = source(package)
     whole = "".join(path.read_text() for path in own.rglob("*.py"))
-    parts = [part for part in ("nccl", "topology") if re.search(rf"check\.{part}\b|check import .*\b{part}\b", whole)]
+    parts = [
+        part for part in ("nccl", "topology", "scan") if re.search(rf"check\.{part}\b|check import .*\b{part}\b", whole)
+    ]
+    parts += ["nccl_errors"] if "nccl" in parts else []
     parts += ["gang"] if "gang=True" in whole else []
     return {
-        code for place in (own, *(KIT / f"{part}.py" for part in ["runner", "gpus", *parts])) for code in given(place)
+        code
+        for place in (own, *(KIT / f"{part}.py" for part in ["runner", "gpus", "presence", *parts]))
+        for code in given(place)
     }
 
 
@@ -305,6 +311,39 @@ def parameters(folder: Path) -> dict[str, int]:
     return found
 
 
+GANG_CODES = ROOT / "packages/preflight-gang/src/preflight_gang/codes.py"
+
+
+def counted(package: Path) -> set[str]:
+    """The codes that the gang controller counts by name for a check, and those that it knows of all."""
+    words = {
+        node.targets[0].id if isinstance(node, ast.Assign) else node.target.id: _texts(node.value)  # type: ignore[attr-defined]
+        for node in nodes(GANG_CODES)
+        if isinstance(node, ast.AnnAssign | ast.Assign) and node.value is not None
+    }
+    own = {
+        "check-dcgm": ["_SCAN", "_DCGM"],
+        "check-nccl-loopback": ["_SCAN", "_NCCL", "_LOOPBACK"],
+        "check-nccl-allreduce": ["_NCCL", "_ALLREDUCE"],
+    }
+    return {code for part in ["_STATUS", "_KIT", *own[package.name]] for code in words[part]}
+
+
+def _texts(node: ast.AST) -> set[str]:
+    return {word for part in ast.walk(node) for word in text(part).split()}
+
+
+@pytest.mark.parametrize("package", CHECKS, ids=name)
+def test_the_gang_controller_counts_every_code_of_a_check_by_its_name(package: Path) -> None:
+    assert not codes(package) - counted(package)
+
+
+def test_the_gang_controller_counts_every_error_of_dcgms_table_by_its_name() -> None:
+    table = (ROOT / "packages/check-dcgm/src/check_dcgm/errors.toml").read_text()
+    known = {word for node in nodes(GANG_CODES) for word in text(node).split()}
+    assert not {one for one in re.findall(r'name = "DCGM_FR_(\w+)"', table) if one not in known}
+
+
 # --- variables of checks
 
 
@@ -331,6 +370,6 @@ def test_the_charts_readme_tells_every_value(chart: str) -> None:
     whole = page.read_text()
     section = whole.split(f"## Values of `{chart}`")[1].split("\n## ")[0]
     said = {re.split(r"[.\[]", one)[0] for row in section.splitlines() if row.startswith("| `") for one in quoted(row)}
-    values = (ROOT / "charts" / chart / "values.yaml").read_text()
+    values = (ROOT / "charts/preflight/charts" / chart / "values.yaml").read_text()
     missing = set(re.findall(r"(?m)^([A-Za-z]+):", values)) - said
     assert not missing
