@@ -24,8 +24,8 @@ from test_serve import GPU_POD, review
 pytestmark = pytest.mark.timeout(120)
 MOST = 128 << 20
 """Bytes that the server may take at any moment; the chart's limit is twice that."""
-SOON = 3.0
-"""Seconds in which others are answered."""
+SOON = 1.0
+"""Seconds in which others are answered; on a machine that needs more than a twentieth of them without an attack, twenty times that."""
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
 skipNcclWithoutNetwork: false
@@ -39,6 +39,7 @@ class Served:
     def __init__(self, hook: Webhook, trust: ssl.SSLContext) -> None:
         self.hook, self.trust = hook, trust
         self.plain_port = int(hook.plain.rsplit(":", 1)[1])
+        self.soon = SOON
 
     def connection(self) -> HTTPSConnection:
         return HTTPSConnection("localhost", self.hook.port, context=self.trust, timeout=30)
@@ -108,6 +109,16 @@ class Served:
                 thread.join()
         assert failed == []
 
+    def calibrate(self) -> None:
+        """A user who has the server alone, and so how soon others must be answered on this machine."""
+        took: list[float] = []
+        failed: list[str] = []
+        body = json.dumps(review(GPU_POD)).encode()
+        for _ in range(20):
+            self._timed(took, failed, lambda: self.post(body)[0] == 200)
+        if not failed:  # where certificates are asked for, users have none here
+            self.soon = max(SOON, 20 * p99(took[5:]))
+
     @staticmethod
     def _timed(took: list[float], failed: list[str], what: Callable[[], bool]) -> None:
         begun = time.monotonic()
@@ -124,7 +135,9 @@ def serving(folder: Path, *options: str, config: str = CONFIG, kubeconfig: Path 
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     with webhook(folder, config, "--linger", "0", *options, authority=authority, kubeconfig=kubeconfig) as hook:
-        yield Served(hook, trust)
+        server = Served(hook, trust)
+        server.calibrate()
+        yield server
 
 
 @pytest.fixture
@@ -167,7 +180,7 @@ def test_a_thousand_dry_runs_of_megabytes_leave_memory_small_and_others_served(s
         for number in range(1_000):
             status, _ = server.post(json.dumps(review(huge(number), dryRun=True)).encode(), attacker)
             assert status == 200
-    assert p99(took) < SOON
+    assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
@@ -205,7 +218,7 @@ def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_ent
             for attacker in attackers:
                 attacker.join()
     assert answers == [200] * 30, "denied, not refused: what is refused is admitted under failurePolicy Ignore"
-    assert max(took) < SOON
+    assert max(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
@@ -278,7 +291,7 @@ def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(tmp
             attacker.start()
         begun = time.monotonic()
         answer = server.answered(claiming("mine"), namespace="other")
-        assert time.monotonic() - begun < SOON
+        assert time.monotonic() - begun < server.soon
         for attacker in attackers:
             attacker.join()
         assert answer["allowed"]
@@ -316,7 +329,7 @@ def test_headers_without_end_are_refused_and_cost_no_memory(server: Served, port
             chunk = b"a: " + chunk  # the name is begun once, its value goes on
         said = flood(connect, chunk, 100 << 20)
     assert said[:12] in {b"HTTP/1.1 431", b""}
-    assert p99(took) < SOON
+    assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
@@ -340,7 +353,7 @@ def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(server
                 assert server.healthy()
         with server.others(new=True) as took:
             time.sleep(3)
-        assert p99(took) < SOON
+        assert p99(took) < server.soon
         assert server.memory("VmHWM") < MOST
     descriptors = len(list(Path(f"/proc/{server.hook.process.pid}/fd").iterdir()))
     assert descriptors < 700
@@ -354,7 +367,7 @@ def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(ser
                 plain = stack.enter_context(socket.create_connection(("127.0.0.1", server.hook.port), timeout=20))
                 one = stack.enter_context(server.trust.wrap_socket(plain, server_hostname="localhost"))
                 one.sendall(head + b"{" * 2_900_000)
-    assert p99(took) < SOON
+    assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
