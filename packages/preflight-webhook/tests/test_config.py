@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preflight_e2e.bench.reviews import EVERYTHING
 from preflight_webhook.config import ConfigError, parse
 
 # ADR-026's example, with image names as a registry-less cluster has them.
@@ -31,6 +32,10 @@ ncclTopology:
 
 def test_the_adrs_values_are_good() -> None:
     assert [c.name for c in parse(ADR).checks] == ["dcgm-diag", "nccl-loopback"]
+
+
+def test_the_configuration_of_the_bench_is_good() -> None:
+    assert len(parse(EVERYTHING).checks) == 3
 
 
 def test_an_empty_file_is_a_configuration_without_checks() -> None:

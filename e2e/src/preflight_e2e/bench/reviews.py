@@ -20,7 +20,7 @@ podSelection: {{enabled: true}}
 gpuDetection: {{deviceClasses: [gpu.nvidia.com]}}
 networkDetection: {{deviceClasses: [{CLASS}]}}
 gangDiscovery: {{optIn: [kubeflow, lws, jobset, grove, kueueWorkload, job]}}
-ncclTopology: {{instanceTypeMapping: {{p5.48xlarge: /opt/topology/p5.xml, p4d.24xlarge: /opt/topology/p4d.xml}}}}
+ncclTopology: {{instanceTypeMapping: {{p5.48xlarge: p5.xml, p4d.24xlarge: p4d.xml}}}}
 platformConnector: {{auth: {{enabled: true}}}}
 providerInit: ['tcpx-daemon*']
 onPodSecurityConflict: report-off
