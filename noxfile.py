@@ -16,23 +16,31 @@ if sys.version_info < (3, 11):  # noqa: UP036 (whoever meets this has not read p
         f"noxfile.py: Preflight needs Python 3.11 or newer, this is {sys.version.split()[0]}; make .venv with a newer one."
     )
 
+import tomllib
+
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "test"]
 
-MEMBERS = {
-    "preflight-proto": "packages/preflight-proto",
-    "preflight-webhook": "packages/preflight-webhook",
-    "preflight-gang": "packages/preflight-gang",
-    "check-dcgm": "packages/check-dcgm",
-    "check-nccl-loopback": "packages/check-nccl-loopback",
-    "check-nccl-allreduce": "packages/check-nccl-allreduce",
-    "preflight-e2e": "e2e",
-}
-DEMO = ("preflight-webhook", "preflight-gang", "check-dcgm", "check-nccl-loopback", "check-nccl-allreduce")
+
+def _members() -> dict[str, tuple[str, dict[str, bool]]]:
+    """By name: each member's folder, and what its own pyproject.toml says of it under [tool.preflight]."""
+    found = {}
+    for path in (
+        *sorted(Path(__file__).parent.glob("packages/*/pyproject.toml")),
+        Path(__file__).parent / "e2e/pyproject.toml",
+    ):
+        read = tomllib.loads(path.read_text())
+        folder = path.parent.relative_to(Path(__file__).parent)
+        found[read["project"]["name"]] = (str(folder), read.get("tool", {}).get("preflight", {}))
+    return found
+
+
+MEMBERS = {name: folder for name, (folder, _) in _members().items()}
+DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
-WAITING = ("preflight-webhook", "preflight-gang")
+WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
 
 

@@ -1,0 +1,1 @@
+"""Host-managed IMEX: ComputeDomain controller and DRA kubelet plugin."""

@@ -1,0 +1,1 @@
+"""The Kubernetes layer of every service: connection, client, reflector, lease, queue, health, logs, admission server."""

@@ -1,0 +1,1 @@
+"""Multi-node NVLink for Grove: annotations become a ComputeDomain, and claims in PodCliques."""
