@@ -15,7 +15,7 @@ from . import decision as stored
 from .config import Config
 from .conflicts import refuse_claims, refuse_group
 from .decision import Decision, Newer, pod_claim
-from .dialect import compute_domain, resource_claim, set_owner
+from .dialect import Head, compute_domain, resource_claim, set_owner
 from .domain import Domain, domain_of, labels_of, meet, other_identity, pattern
 from .expansion import plan
 from .gpus import ClaimRef, Place, claim_refs, gpu_claims, places
@@ -143,7 +143,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
         gpu_claims=of_gpus,
     )
     refuse_claims(pod, pod_claim(made), classes)
-    patch = _patch(meta, pod, made, used, wish.keys, ())
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
     make = _make(domain, made, review, config, known) if config.mode == "literal" and not review.dry_run else ()
     return Answer("injected" if patch else "unchanged", "", patch, _told(wish, config, known.support), made, make=make)
 
@@ -160,7 +160,7 @@ def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> A
     refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
     used = places(pod, config.gpu_resources, made.gpu_claims)
     keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
-    patch = _patch(meta, pod, made, used, keys, [key for key in KEYS if key not in keys])
+    patch = _patch(meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys])
     return Answer("injected" if patch else "unchanged", "", patch, (), made)
 
 
@@ -175,7 +175,8 @@ def _wish(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> Wish:
             (
                 one
                 for one in set_.groups
-                if one.name == short or any(end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends)
+                if one.name == short
+                or any(end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends)
             ),
             None,
         )
@@ -197,11 +198,19 @@ def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Conf
     for one in plan(known.set_, config) if len(known.set_.cliques) > 1 else ():
         other = one.pattern if one.wish.enabled and one.gpus is not False else None
         if other is not None and meet(own, other):
-            raise Refused(f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them")
+            raise Refused(
+                f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
+            )
 
 
 def _patch(
-    meta: Metadata, pod: PodSpec, made: Decision, used: list[Place], keys: Mapping[str, str], without: Collection[str]
+    meta: Metadata,
+    pod: PodSpec,
+    made: Decision,
+    *,
+    used: list[Place],
+    keys: Mapping[str, str],
+    without: Collection[str],
 ) -> tuple[Operation, ...]:
     operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
     wanted = {**keys, DECISION: stored.write(made)}
@@ -222,7 +231,13 @@ def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
     except (BadObject, Refused):
         return ()
     name = shown(clique.metadata.name)
-    return (f"PodClique {name} was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",) if used else ()
+    return (
+        (
+            f"PodClique {name} was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",
+        )
+        if used
+        else ()
+    )
 
 
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
@@ -237,7 +252,5 @@ def _make(domain: Domain, made: Decision, review: Review, config: Config, known:
     labels = labels_of(domain, made.gang, config.instance)
     set_ = known.set_
     owner = set_owner(set_.metadata.name, set_.metadata.uid) if set_ is not None and set_.metadata.uid else None
-    return (
-        compute_domain(domain, review.namespace, labels, owner, known.support),
-        resource_claim(domain, review.namespace, labels, owner, known.support, made.device_class),
-    )
+    head = Head(review.namespace, labels, owner)
+    return compute_domain(domain, head, known.support), resource_claim(domain, head, known.support, made.device_class)

@@ -20,7 +20,9 @@ def alive(meta: Metadata | None) -> bool:
 
 def adopted(meta: Metadata, gang: Metadata | None) -> bool:
     """Whether this PodGang, of this uid, is its one owner."""
-    return gang is not None and [_whole(owner) for owner in meta.owner_references or ()] == [gang_owner(gang.name, gang.uid)]
+    return gang is not None and [_whole(owner) for owner in meta.owner_references or ()] == [
+        gang_owner(gang.name, gang.uid)
+    ]
 
 
 def owned_by_set(meta: Metadata) -> bool:
@@ -30,9 +32,14 @@ def owned_by_set(meta: Metadata) -> bool:
 
 def adoption(meta: Metadata, gang: Metadata) -> list[dict[str, Any]]:
     """The JSONPatch after which ``gang`` is the one owner; it fails where the object is no longer the one that was read."""
-    patch = [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [gang_owner(gang.name, gang.uid)]}]
+    patch = [
+        *_guards(meta),
+        {"op": "add", "path": "/metadata/ownerReferences", "value": [gang_owner(gang.name, gang.uid)]},
+    ]
     if meta.label(PODGANG) != label_value(gang.name):
-        patch.append({"op": "add", "path": f"/metadata/labels/{PODGANG.replace('/', '~1')}", "value": label_value(gang.name)})
+        patch.append(
+            {"op": "add", "path": f"/metadata/labels/{PODGANG.replace('/', '~1')}", "value": label_value(gang.name)}
+        )
     return patch
 
 

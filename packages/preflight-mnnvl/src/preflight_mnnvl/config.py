@@ -13,8 +13,24 @@ from . import document
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse"]
 
-Glob = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[-A-Za-z0-9_./*?]+$", description="A name, or a glob such as nvidia.com/mig-*.")]
-Label = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", description="The value of a label.")]
+Glob = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-A-Za-z0-9_./*?]+$",
+        description="A name, or a glob such as nvidia.com/mig-*.",
+    ),
+]
+Label = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        description="The value of a label.",
+    ),
+]
 
 
 class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -66,10 +82,10 @@ def parse(text: str) -> Config:
 
 
 def _meaning(config: Config) -> list[str]:
-    problems = []
+    problems: list[str] = []
     for key, globs in (("gpuResources", config.gpu_resources), ("gpuDeviceClasses", config.gpu_device_classes)):
-        for twice in sorted({glob for glob in globs if globs.count(glob) > 1}):
-            problems.append(f'{key}: "{twice}" stands in it more than once; remove one.')
+        twice = sorted({glob for glob in globs if globs.count(glob) > 1})
+        problems += [f'{key}: "{glob}" stands in it more than once; remove one.' for glob in twice]
     if config.mode == "literal" and config.placement == "fabric":
         problems.append('placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".')
     return problems

@@ -20,11 +20,16 @@ def refuse_group(group: tuple[str, str] | None) -> None:
     Raises :class:`~.identity.Refused`.
     """
     if group is not None:
-        raise Refused(f'{GROVE_MNNVL_GROUP} is "{shown(group[0], 63)}" at {group[1]} while {ENABLED} is "true", and only one of the two can be had; remove one')
+        raise Refused(
+            f'{GROVE_MNNVL_GROUP} is "{shown(group[0], 63)}" at {group[1]} while {ENABLED} is "true", and only one of the two can be had; remove one'
+        )
 
 
 def refuse_claims(
-    pod: PodSpec, ours: Mapping[str, str] | None, classes: Mapping[ClaimRef, Collection[str]], path: str = "spec.podSpec"
+    pod: PodSpec,
+    ours: Mapping[str, str] | None,
+    classes: Mapping[ClaimRef, Collection[str]],
+    path: str = "spec.podSpec",
 ) -> None:
     """Refuse claims that cannot stand beside ours, which is ``ours`` where it is known. Raises :class:`~.identity.Refused`."""
     refs = claim_refs(pod)
@@ -32,10 +37,14 @@ def refuse_claims(
         where, name = f"{path}.resourceClaims[{i}]", entry.get("name")
         if name == CLAIM:
             if ours is None or dict(ours) != entry:
-                raise Refused(f'{where} is called "{CLAIM}", which is the name of the claim that is added here; rename it')
+                raise Refused(
+                    f'{where} is called "{CLAIM}", which is the name of the claim that is added here; rename it'
+                )
             continue
         if name == GROVE_CLAIM:
-            raise Refused(f'{where} is "{GROVE_CLAIM}" of Grove\'s own feature, and a node has one channel for a pod; remove it, or {ENABLED}')
+            raise Refused(
+                f'{where} is "{GROVE_CLAIM}" of Grove\'s own feature, and a node has one channel for a pod; remove it, or {ENABLED}'
+            )
         ref = refs.get(name) if isinstance(name, str) else None
         for one in classes.get(ref, ()) if ref else ():
             if matches(one, _CHANNELS):

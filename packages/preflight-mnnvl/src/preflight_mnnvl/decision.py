@@ -57,7 +57,9 @@ def read(text: str | None) -> Decision | None:
     try:
         v = _version.decode(text).v
         if v > VERSION:
-            raise Newer(f"its decision has version {v}, and this program knows {VERSION}; install the release that wrote it, or a later one")
+            raise Newer(
+                f"its decision has version {v}, and this program knows {VERSION}; install the release that wrote it, or a later one"
+            )
         return _decoder.decode(text) if v == VERSION else None
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None

@@ -67,7 +67,9 @@ def member_of(clique: PodClique) -> Member | Ignored | None:
     except (Newer, Refused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
     if (domain.name, domain.claim) != (made.cd, made.claim):
-        return Ignored(meta.namespace, meta.name, f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}")
+        return Ignored(
+            meta.namespace, meta.name, f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}"
+        )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
     return Member(meta.namespace, meta.name, meta.uid, made, domain, placed)
@@ -86,6 +88,11 @@ def wanted(members: Iterable[Member]) -> dict[Key, Wanted]:
         if not alike or alike[0].domain == member.domain:
             alike.append(member)
     return {
-        key: Wanted(key[0], alike[0].domain, tuple(alike), min((one.decision.gang for one in alike), key=lambda gang: (len(gang), gang)))
+        key: Wanted(
+            key[0],
+            alike[0].domain,
+            tuple(alike),
+            min((one.decision.gang for one in alike), key=lambda gang: (len(gang), gang)),
+        )
         for key, alike in found.items()
     }

@@ -88,7 +88,9 @@ def _look(node: yaml.Node, depth: int, problems: list[str]) -> None:
             if not isinstance(key, yaml.ScalarNode) or key.tag != _TEXT:
                 problems.append(f"line {at}: the key is no text; write it in quotes.")
             elif key.value in seen:
-                problems.append(f"line {at}: the key {printable(key.value, 60)} is in line {seen[key.value]} already; keep one of the two.")
+                problems.append(
+                    f"line {at}: the key {printable(key.value, 60)} is in line {seen[key.value]} already; keep one of the two."
+                )
             else:
                 seen[key.value] = at
             _look(value, depth + 1, problems)

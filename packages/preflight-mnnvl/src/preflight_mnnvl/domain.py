@@ -80,9 +80,13 @@ def domain_of(identity: Identity, scope: str) -> Domain:
         domain = domain._replace(group=identity.group, index=identity.index)
     for name in (domain.claim, domain.name):
         if len(name) > MOST_NAME:
-            raise Refused(f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique")
+            raise Refused(
+                f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
+            )
         if not is_name(name):
-            raise Refused(f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."')
+            raise Refused(
+                f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
+            )
     return domain
 
 

@@ -7,7 +7,19 @@ from typing import Literal, NamedTuple
 
 from .names import bounded, hashed
 
-__all__ = ["ADOPTED", "BLOCKED", "CREATED", "RECREATED", "RELEASED", "TEMPLATE_MISSING", "UNSUPPORTED", "Event", "Subject", "about", "refused_announcement"]
+__all__ = [
+    "ADOPTED",
+    "BLOCKED",
+    "CREATED",
+    "RECREATED",
+    "RELEASED",
+    "TEMPLATE_MISSING",
+    "UNSUPPORTED",
+    "Event",
+    "Subject",
+    "about",
+    "refused_announcement",
+]
 
 CREATED = "MnnvlDomainCreated"
 ADOPTED = "MnnvlDomainAdopted"

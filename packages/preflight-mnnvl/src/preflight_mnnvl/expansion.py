@@ -112,7 +112,14 @@ def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Ma
                     continue
                 least = _count(group.min_available)
                 gang = base if index < least else f"{base}-{group.name}-{index - least}"
-                yield Made(f"{base}-{group.name}-{index}-{one.clique.name}", replica, one, index, gang, base if gang != base else "")
+                yield Made(
+                    f"{base}-{group.name}-{index}-{one.clique.name}",
+                    replica,
+                    one,
+                    index,
+                    gang,
+                    base if gang != base else "",
+                )
 
 
 def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:

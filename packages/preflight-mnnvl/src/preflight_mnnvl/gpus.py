@@ -13,7 +13,9 @@ from .objects import Container, PodSpec, shown
 
 __all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "places"]
 
-_QUANTITY: Final = re.compile(r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?", re.ASCII)
+_QUANTITY: Final = re.compile(
+    r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?", re.ASCII
+)
 
 
 class Place(NamedTuple):
@@ -36,7 +38,10 @@ def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
     found: dict[str, ClaimRef] = {}
     for entry in pod.resource_claims or ():
         name = entry.get("name")
-        for key, kind in (("resourceClaimName", "ResourceClaim"), ("resourceClaimTemplateName", "ResourceClaimTemplate")):
+        for key, kind in (
+            ("resourceClaimName", "ResourceClaim"),
+            ("resourceClaimTemplateName", "ResourceClaimTemplate"),
+        ):
             if isinstance(name, str) and isinstance(entry.get(key), str) and entry[key]:
                 found[name] = ClaimRef(kind, entry[key])
     return found

@@ -48,7 +48,9 @@ def identify(metadata: Metadata, scope: str) -> Identity:
     replica = _index(metadata, PCS_INDEX, scope)
     prefix = f"{pcs}-{replica}-"
     if not metadata.name.startswith(prefix) or metadata.name == prefix:
-        raise Refused(f'its labels say replica {replica} of "{shown(pcs)}", so its name must begin with "{shown(prefix)}"; mend name or labels')
+        raise Refused(
+            f'its labels say replica {replica} of "{shown(pcs)}", so its name must begin with "{shown(prefix)}"; mend name or labels'
+        )
     clique = metadata.name.removeprefix(prefix)
     group, index = _group(metadata, prefix), ""
     if group:
@@ -66,7 +68,9 @@ def identify(metadata: Metadata, scope: str) -> Identity:
             raise _missing(PCSG_NAME, scope)
     gang = metadata.label(PODGANG) or ""
     if not gang:
-        raise Refused(f"scope {scope} needs the label {PODGANG}, and it has none; without it nothing would own the domain")
+        raise Refused(
+            f"scope {scope} needs the label {PODGANG}, and it has none; without it nothing would own the domain"
+        )
     return Identity(pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or "")
 
 
@@ -97,7 +101,9 @@ def _group(metadata: Metadata, prefix: str) -> str:
     short, full = (metadata.label(key) for key in PCSG_NAME)
     if full is not None and full != "":
         if not full.startswith(prefix) or full == prefix:
-            raise Refused(f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; mend it')
+            raise Refused(
+                f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; mend it'
+            )
         full = full.removeprefix(prefix)
     if short and full and short != full:
         raise Refused(_contradiction(PCSG_NAME, short, prefix + full))

@@ -28,7 +28,9 @@ def inject(pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[Place], *, fab
     return patch + _affinity(pod.affinity) if fabric and gpus else patch
 
 
-def annotate(found: Mapping[str, str] | None, wanted: Mapping[str, str], without: Collection[str] = ()) -> list[Operation]:
+def annotate(
+    found: Mapping[str, str] | None, wanted: Mapping[str, str], without: Collection[str] = ()
+) -> list[Operation]:
     """The annotations ``wanted`` on an object that has ``found``, and none of ``without``."""
     if found is None:
         return [_add("/metadata/annotations", dict(wanted))] if wanted else []
@@ -65,7 +67,10 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
     found: Any = affinity
     for key, whole in (
         ("nodeAffinity", {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}}),
-        ("requiredDuringSchedulingIgnoredDuringExecution", {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}),
+        (
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            {"requiredDuringSchedulingIgnoredDuringExecution": terms_of},
+        ),
         ("nodeSelectorTerms", terms_of),
     ):
         if not isinstance(found, Mapping):

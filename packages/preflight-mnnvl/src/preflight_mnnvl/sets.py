@@ -49,7 +49,9 @@ def review(operation: str, new: bytes | None, old: bytes | None, config: Config,
     except BadObject as error:
         # The schema of Grove's own resource says what is wrong with it, and refuses it.
         return SetAnswer(warnings=(f"multi-node NVLink was not judged: {error}",))
-    name = "/".join(filter(None, (shown(found.metadata.namespace), shown(found.metadata.name or found.metadata.generate_name))))
+    name = "/".join(
+        filter(None, (shown(found.metadata.namespace), shown(found.metadata.name or found.metadata.generate_name)))
+    )
     if found.metadata.going:
         return SetAnswer(name=name)
     before = None
@@ -159,18 +161,17 @@ def _was(value: str | None) -> str:
 def warnings(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:
     """What a user should know of a set that is admitted."""
     planned = plan(set_, config)
-    said = []
-    for path, annotations in (
+    said: list[str] = []
+    for path, found in (
         (SET_PATH, set_.metadata.annotations),
         *[(f"spec.template.cliques[{i}]", one.annotations) for i, one in enumerate(set_.cliques)],
         *[(f"spec.template.podCliqueScalingGroups[{i}]", one.annotations) for i, one in enumerate(set_.groups)],
     ):
-        if warning := odd((annotations or {}).get(ENABLED)):
+        if warning := odd((found or {}).get(ENABLED)):
             said.append(f"{path}.annotations: {warning}")
     asked = [one for one in planned if one.wish.enabled]
-    for one in asked:
-        if one.gpus is False and one.wish.at[ENABLED] == one.path:
-            said.append(f"{one.path}: no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim")
+    without = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
+    said += [f"{one.path}: {without}" for one in asked if one.gpus is False and one.wish.at[ENABLED] == one.path]
     if config.mode == "driver" and any(DEVICE_CLASS in one.wish.keys for one in asked):
         said.append(f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)")
     if not asked:

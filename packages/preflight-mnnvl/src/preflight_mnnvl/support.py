@@ -51,13 +51,21 @@ class Support(NamedTuple):
 def judge(facts: Facts, config: Config) -> Support:
     """What can be had."""
     if config.feature == "off":
-        return Support("off", f'MNNVL cannot be had: it is switched off here (feature: "off"); set it to "auto", or remove {ENABLED}')
+        return Support(
+            "off",
+            f'MNNVL cannot be had: it is switched off here (feature: "off"); set it to "auto", or remove {ENABLED}',
+        )
     if facts.domains is None:
-        return Support("unknown", "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again")
+        return Support(
+            "unknown", "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again"
+        )
     known = _DOMAINS[config.mode]
     version = next((one for one in known if one in facts.domains), "")
     if not facts.domains:
-        return Support("unsupported", f"MNNVL cannot be had: this cluster serves no computedomains.{COMPUTE_DOMAIN_GROUP}; {_INSTEAD}")
+        return Support(
+            "unsupported",
+            f"MNNVL cannot be had: this cluster serves no computedomains.{COMPUTE_DOMAIN_GROUP}; {_INSTEAD}",
+        )
     if not version:
         return Support(
             "unsupported",
@@ -66,7 +74,10 @@ def judge(facts: Facts, config: Config) -> Support:
         )
     claim = next((one for one in _CLAIMS if one in facts.claims), "")
     if config.mode == "literal" and not claim:
-        return Support("unsupported", f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({', '.join(_CLAIMS)}); enable dynamic resource allocation, or remove {ENABLED}")
+        return Support(
+            "unsupported",
+            f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({', '.join(_CLAIMS)}); enable dynamic resource allocation, or remove {ENABLED}",
+        )
     if config.require_fabric_nodes and not facts.fabric_nodes:
         return Support(
             "unsupported",

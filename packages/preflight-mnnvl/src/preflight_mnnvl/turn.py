@@ -13,7 +13,7 @@ from . import events
 from .adoption import abandoned, adopted, adoption, alive, owned_by_set
 from .config import Config
 from .desired import Wanted
-from .dialect import compute_domain, gang_owner, resource_claim, set_owner
+from .dialect import Head, compute_domain, gang_owner, resource_claim, set_owner
 from .domain import labels_of, other_identity
 from .events import Event, Subject
 from .names import ADOPTED, INSTANCE, MANAGED, MANAGED_BY, MANAGED_BY_US, PODGANG, RECREATED, TEMPLATE_OF, label_value
@@ -88,7 +88,7 @@ def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
         return _blocked(seen, "ComputeDomain", found.metadata, whose, now)
     if found.metadata.going:
         return Turn("ending", f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end.")
-    return _there(seen, seen.wanted, found.metadata, config, support, now)
+    return _there(seen, seen.wanted, found.metadata, config, support=support, now=now)
 
 
 def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Turn:
@@ -99,14 +99,14 @@ def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Tu
         return Turn("wanted", "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.")
     said = gang is not None and gang.annotation(ADOPTED) == "true"
     lost = seen.lost or ("unknown" if said or any(one.placed for one in wanted.members) else "")
-    labels = labels_of(wanted.domain, wanted.gang, config.instance)
-    actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, seen.namespace, labels, owner, support, lost))]
+    head = Head(seen.namespace, labels_of(wanted.domain, wanted.gang, config.instance), owner)
+    actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, head, support, lost))]
     if wanted.decision.mode == "literal" and seen.claim is None:
-        actions.append(_claim(seen, wanted, labels, owner, support))
+        actions.append(_claim(seen, wanted, head, support))
     return Turn("wanted", f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.", tuple(actions))
 
 
-def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, support: Support, now: float) -> Turn:
+def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, support: Support, now: float) -> Turn:
     """It exists and is ours: whose is it, and has it its claim?"""
     gang = _gang(seen, meta, wanted)
     actions, told = [], list(_made(seen, meta, now))
@@ -114,12 +114,17 @@ def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, support: 
     if gang is not None and not mine:
         actions.append(Action("patch", "ComputeDomain", seen.namespace, seen.name, adoption(meta, gang), "adopt"))
     if mine and gang is not None and _young(gang, now):
-        told += _tell(seen, events.ADOPTED, f"The ComputeDomain {seen.name} belongs to the PodGang {gang.name}.", f"{meta.uid} {gang.uid}")
+        told += _tell(
+            seen,
+            events.ADOPTED,
+            f"The ComputeDomain {seen.name} belongs to the PodGang {gang.name}.",
+            f"{meta.uid} {gang.uid}",
+        )
     state: State = "adopted" if mine else "owned-by-set"
     why = f"the ComputeDomain {seen.name} belongs to the {f'PodGang {gang.name}' if mine and gang else 'PodCliqueSet'}."
     again = None
     if wanted.decision.mode == "literal":
-        claim = _literal_claim(seen, wanted, config, support, gang, now)
+        claim = _literal_claim(seen, wanted, gang, config, support=support, now=now)
         if isinstance(claim, Turn):
             return claim._replace(actions=tuple(actions), events=(*told, *claim.events))
         actions += claim
@@ -141,12 +146,12 @@ def _gang(seen: Seen, meta: Metadata, wanted: Wanted) -> Metadata | None:
 
 
 def _literal_claim(
-    seen: Seen, wanted: Wanted, config: Config, support: Support, gang: Metadata | None, now: float
+    seen: Seen, wanted: Wanted, gang: Metadata | None, config: Config, *, support: Support, now: float
 ) -> list[Action] | Turn:
-    labels = labels_of(wanted.domain, wanted.gang, config.instance)
     if seen.claim is None:
         owner = gang_owner(gang.name, gang.uid) if gang is not None else _owner(seen, None)
-        return [_claim(seen, wanted, labels, owner, support)] if owner else []
+        labels = labels_of(wanted.domain, gang.name if gang is not None else wanted.gang, config.instance)
+        return [_claim(seen, wanted, Head(seen.namespace, labels, owner), support)] if owner else []
     meta = seen.claim.metadata
     if whose := other_identity(meta.labels, wanted.domain, config.instance):
         return _blocked(seen, "ResourceClaim", meta, whose, now)
@@ -168,7 +173,9 @@ def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
     if of == meta.uid:
         return Turn("wanted", "")
     if of is not None and (now < late or template.metadata.going):
-        return Turn("wanted", "", again=late if now < late else None)  # of the domain before this one: the driver removes it
+        return Turn(
+            "wanted", "", again=late if now < late else None
+        )  # of the domain before this one: the driver removes it
     whose = "does not carry the uid of the ComputeDomain" if of is None else "carries the uid of another ComputeDomain"
     return _blocked(seen, "ResourceClaimTemplate", template.metadata, whose, now)
 
@@ -181,7 +188,10 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     gang = next((found for name, found in sorted(seen.gangs.items()) if label_value(name) == meta.label(PODGANG)), None)
     if gang is not None and alive(gang):
         if adopted(meta, gang):
-            return Turn("adopted", f"the ComputeDomain {seen.name} belongs to the PodGang {gang.name}; no PodClique needs it now.")
+            return Turn(
+                "adopted",
+                f"the ComputeDomain {seen.name} belongs to the PodGang {gang.name}; no PodClique needs it now.",
+            )
         action = Action("patch", "ComputeDomain", seen.namespace, seen.name, adoption(meta, gang), "adopt")
         return Turn("owned-by-set", f"the ComputeDomain {seen.name} becomes the PodGang's.", (action,))
     if not owned_by_set(meta) or (meta.owner_references and not alive(seen.set_)):
@@ -193,8 +203,19 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     claim = seen.claim.metadata if seen.claim is not None else None
     if claim is not None and not claim.going and _ours(claim, config) and owned_by_set(claim):
         actions.append(Action("patch", "ResourceClaim", seen.namespace, claim.name, abandoned(claim), "release"))
-    told = _tell(seen, events.RELEASED, f"The ComputeDomain {seen.name} is removed: no PodClique needs it, and no PodGang owns it.", meta.uid)
-    return Turn("unclaimed", "no PodClique needs it, and it is handed to the garbage collector.", tuple(actions), told, unclaimed_since=since)
+    told = _tell(
+        seen,
+        events.RELEASED,
+        f"The ComputeDomain {seen.name} is removed: no PodClique needs it, and no PodGang owns it.",
+        meta.uid,
+    )
+    return Turn(
+        "unclaimed",
+        "no PodClique needs it, and it is handed to the garbage collector.",
+        tuple(actions),
+        told,
+        unclaimed_since=since,
+    )
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
@@ -217,7 +238,9 @@ def _made(seen: Seen, meta: Metadata, now: float) -> tuple[Event, ...]:
     before = meta.annotation(RECREATED)
     if before is None:
         return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
-    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted."
+    message = (
+        f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted."
+    )
     return _tell(seen, events.RECREATED, message, meta.uid)
 
 
@@ -231,14 +254,15 @@ def _create(kind: Literal["ComputeDomain", "ResourceClaim"], seen: Seen, body: d
     return Action("create", kind, seen.namespace, body["metadata"]["name"], body, "make")
 
 
-def _claim(seen: Seen, wanted: Wanted, labels: Mapping[str, str], owner: Mapping[str, Any], support: Support) -> Action:
-    device_class = wanted.decision.device_class
-    return _create("ResourceClaim", seen, resource_claim(wanted.domain, seen.namespace, labels, owner, support, device_class))
+def _claim(seen: Seen, wanted: Wanted, head: Head, support: Support) -> Action:
+    return _create("ResourceClaim", seen, resource_claim(wanted.domain, head, support, wanted.decision.device_class))
 
 
 def _tell(seen: Seen, reason: str, message: str, fact: str) -> tuple[Event, ...]:
     subjects = [Subject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)] if seen.set_ is not None else []
-    subjects += [Subject("PodClique", seen.namespace, one.name, one.uid) for one in (seen.wanted.members if seen.wanted else ())]
+    subjects += [
+        Subject("PodClique", seen.namespace, one.name, one.uid) for one in (seen.wanted.members if seen.wanted else ())
+    ]
     return events.about(subjects, reason, message, f"{seen.name} {fact}")
 
 

@@ -48,10 +48,10 @@ def resolve(
     nearest = [clique, entry, whole] if grouped else [clique, whole]  # as Grove inherits its own, whatever our mode is
     keys: dict[str, str] = {}
     at: dict[str, str] = {}
-    for where, annotations in [entry, clique] if grouped and mode == "literal" else nearest:
+    for where, layer in [entry, clique] if grouped and mode == "literal" else nearest:
         for key in KEYS:
-            if key not in keys and key in annotations:
-                keys[key], at[key] = annotations[key], where
+            if key not in keys and key in layer:
+                keys[key], at[key] = layer[key], where
     groves = next(((found[GROVE_MNNVL_GROUP], where) for where, found in nearest if GROVE_MNNVL_GROUP in found), None)
     return Wish(
         keys.get(ENABLED) == "true",
