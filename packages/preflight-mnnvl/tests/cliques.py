@@ -12,7 +12,22 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.objects import PodCliqueSet
 from preflight_mnnvl.support import Facts, Support, judge
 
-__all__ = ["DRIVER", "GPU", "LITERAL", "SERVED", "admit", "applied", "clique", "container", "decoded_set", "group", "on_update", "patched", "pcs", "podclique"]
+__all__ = [
+    "DRIVER",
+    "GPU",
+    "LITERAL",
+    "SERVED",
+    "admit",
+    "applied",
+    "clique",
+    "container",
+    "decoded_set",
+    "group",
+    "on_update",
+    "patched",
+    "pcs",
+    "podclique",
+]
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -29,27 +44,52 @@ def container(name: str = "main", gpus: object = 8, **more: Any) -> Object:
     return {"name": name, "image": "x", **({"resources": {"limits": {GPU: gpus}}} if gpus is not None else {}), **more}
 
 
-def clique(name: str, gpus: object = 8, replicas: int = 2, annotations: dict[str, str] | None = None, **pod: Any) -> Object:
-    found: Object = {"name": name, "spec": {"roleName": name, "replicas": replicas, "podSpec": {"containers": [container(gpus=gpus)], **pod}}}
+def clique(
+    name: str, gpus: object = 8, replicas: int = 2, annotations: dict[str, str] | None = None, **pod: Any
+) -> Object:
+    found: Object = {
+        "name": name,
+        "spec": {"roleName": name, "replicas": replicas, "podSpec": {"containers": [container(gpus=gpus)], **pod}},
+    }
     return {**found, "annotations": annotations} if annotations else found
 
 
-def group(name: str, cliques: list[str], annotations: dict[str, str] | None = None, replicas: int = 1, least: int = 1) -> Object:
+def group(
+    name: str, cliques: list[str], annotations: dict[str, str] | None = None, replicas: int = 1, least: int = 1
+) -> Object:
     found: Object = {"name": name, "cliqueNames": cliques, "replicas": replicas, "minAvailable": least}
     return {**found, "annotations": annotations} if annotations else found
 
 
-def pcs(name: str, cliques: list[Object], groups: list[Object] | None = None, annotations: dict[str, str] | None = None, replicas: int = 1) -> Object:
+def pcs(
+    name: str,
+    cliques: list[Object],
+    groups: list[Object] | None = None,
+    annotations: dict[str, str] | None = None,
+    replicas: int = 1,
+) -> Object:
     meta: Object = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     if annotations:
         meta["annotations"] = annotations
     template: Object = {"cliques": cliques}
     if groups:
         template["podCliqueScalingGroups"] = groups
-    return {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueSet", "metadata": meta, "spec": {"replicas": replicas, "template": template}}
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodCliqueSet",
+        "metadata": meta,
+        "spec": {"replicas": replicas, "template": template},
+    }
 
 
-def podclique(name: str, set_: str, replica: int = 0, annotations: dict[str, str] | None = None, pod: Object | None = None, **labels: str) -> Object:
+def podclique(
+    name: str,
+    set_: str,
+    replica: int = 0,
+    annotations: dict[str, str] | None = None,
+    pod: Object | None = None,
+    **labels: str,
+) -> Object:
     """With Grove's own labels; ``labels`` are others, by short names."""
     keys = {
         "gang": "grove.io/podgang",
@@ -86,7 +126,9 @@ def admit(found: Object, config: Config = DRIVER, set_: Object | None = None, **
 def on_update(found: Object, old: Object, config: Config = DRIVER) -> Answer:
     """Nothing at all is known of the cluster: an update asks nobody."""
     unknown = judge(Facts(), config)
-    answer = decide(Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()), config, Known(unknown))
+    answer = decide(
+        Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()), config, Known(unknown)
+    )
     assert not isinstance(answer.needs, Needs)
     return answer
 

@@ -111,7 +111,9 @@ class Cluster:
     def apply(self, found: Object) -> None:
         name = found["metadata"]["name"]
         old = self.store["pcs"].get(name)
-        answer = review("UPDATE" if old else "CREATE", _json(found), _json(old) if old else None, self.config, support(self.config))
+        answer = review(
+            "UPDATE" if old else "CREATE", _json(found), _json(old) if old else None, self.config, support(self.config)
+        )
         assert answer.allowed, answer.message
         if old is None:
             self.put("pcs", copy.deepcopy(found))
@@ -137,16 +139,27 @@ class Cluster:
                     labels["grove.io/base-podgang"] = one.base
                 if pcsg:
                     labels["grove.io/podcliquescalinggroup"] = f"{name}-{one.replica}-{pcsg.name}"
-                    labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.index)
+                    labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.group_index)
             else:
                 labels |= {"grove.io/pcs-name": name, "grove.io/pcs-replica-index": str(one.replica)}
                 if pcsg:
-                    labels |= {"grove.io/pcsg-name": pcsg.name, "grove.io/pcsg-replica-index": str(one.index)}
-            meta: Object = {"name": one.name, "namespace": "default", "labels": {**template.get("labels", {}), **labels}}
+                    labels |= {"grove.io/pcsg-name": pcsg.name, "grove.io/pcsg-replica-index": str(one.group_index)}
+            meta: Object = {
+                "name": one.name,
+                "namespace": "default",
+                "labels": {**template.get("labels", {}), **labels},
+            }
             if "annotations" in template:
                 meta["annotations"] = dict(template["annotations"])
             meta["ownerReferences"] = [{"kind": "PodCliqueSet", "name": name, "uid": set_["metadata"]["uid"]}]
-            built.append({"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": meta, "spec": copy.deepcopy(template["spec"])})
+            built.append(
+                {
+                    "apiVersion": "grove.io/v1alpha1",
+                    "kind": "PodClique",
+                    "metadata": meta,
+                    "spec": copy.deepcopy(template["spec"]),
+                }
+            )
         return built
 
     def cliques(self, name: str) -> int:
@@ -188,7 +201,11 @@ class Cluster:
 
     def gangs(self, name: str) -> None:
         """One reconciliation of the set's PodGangs."""
-        wanted = {one["metadata"]["labels"]["grove.io/podgang"] for one in self.made(name)} if name in self.store["pcs"] else set()
+        wanted = (
+            {one["metadata"]["labels"]["grove.io/podgang"] for one in self.made(name)}
+            if name in self.store["pcs"]
+            else set()
+        )
         for existing in [n for n, one in self.store["pg"].items() if _owner(one) == name and n not in wanted]:
             self.delete("pg", existing)
         for gang in sorted(wanted - self.store["pg"].keys()):
@@ -199,7 +216,9 @@ class Cluster:
 
     def world(self) -> World:
         def all_of(kind: str, type_: Any) -> dict[Key, Any]:
-            return {("default", name): msgspec.json.decode(_json(one), type=type_) for name, one in self.store[kind].items()}
+            return {
+                ("default", name): msgspec.json.decode(_json(one), type=type_) for name, one in self.store[kind].items()
+            }
 
         return World(
             cliques=all_of("pclq", PodClique),

@@ -5,7 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
-from cliques import DRIVER, LITERAL, SERVED, admit, clique, container, group, on_update, patched, pcs, podclique, support
+from cliques import (
+    DRIVER,
+    LITERAL,
+    SERVED,
+    admit,
+    clique,
+    container,
+    group,
+    on_update,
+    patched,
+    pcs,
+    podclique,
+    support,
+)
 from grove_world import Cluster
 from preflight_mnnvl.adoption import adoption
 from preflight_mnnvl.decision import read
@@ -43,12 +56,18 @@ def test_t1_a_domain_is_adopted_only_by_a_gang_that_is_stored_and_has_a_uid() ->
 def test_t2_a_base_gang_does_not_take_the_domains_of_other_gangs() -> None:
     cluster = cluster_of(pcs("t", [clique("w")], [group("g", ["w"], on("scalingGroupReplica"), 3, 1)]))
     cluster.grove("t")
-    assert cluster.domains() == {"t-0-g-0-cd": "PodGang t-0", "t-0-g-1-cd": "PodGang t-0-g-0", "t-0-g-2-cd": "PodGang t-0-g-1"}
+    assert cluster.domains() == {
+        "t-0-g-0-cd": "PodGang t-0",
+        "t-0-g-1-cd": "PodGang t-0-g-0",
+        "t-0-g-2-cd": "PodGang t-0-g-1",
+    }
     assert cluster.store["cd"]["t-0-g-2-cd"]["metadata"]["labels"]["grove.io/podgang"] == "t-0-g-1"
 
 
 def test_t3_the_gang_is_that_of_the_label_whatever_the_index_is() -> None:
-    found = podclique("t-0-g-7-w", "t", annotations=on("scalingGroupReplica"), group="t-0-g", index="7", gang="anything")
+    found = podclique(
+        "t-0-g-7-w", "t", annotations=on("scalingGroupReplica"), group="t-0-g", index="7", gang="anything"
+    )
     assert (decision := admit(found).decision) is not None
     assert (decision.cd, decision.gang) == ("t-0-g-7-cd", "anything")
 
@@ -85,7 +104,9 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
     (request,) = claim["spec"]["devices"]["requests"]
     wanted = request["exactly"] if exactly else request
     assert wanted["deviceClassName"] == "compute-domain.nvidia.com"
-    assert wanted["selectors"] == [{"cel": {"expression": 'device.attributes["compute-domain.nvidia.com"].name == "t-0-cd"'}}]
+    assert wanted["selectors"] == [
+        {"cel": {"expression": 'device.attributes["compute-domain.nvidia.com"].name == "t-0-cd"'}}
+    ]
     assert cd["spec"]["numNodes"] == 0
 
 
@@ -124,7 +145,9 @@ def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_r
 
 @pytest.mark.parametrize("labels", ["grove", "requirement"])
 def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: str) -> None:
-    set_ = pcs("t", [clique("w"), clique("v"), clique("cpu", gpus=None)], [group("g", ["v"], None, 3, 1)], ON, replicas=2)
+    set_ = pcs(
+        "t", [clique("w"), clique("v"), clique("cpu", gpus=None)], [group("g", ["v"], None, 3, 1)], ON, replicas=2
+    )
     cluster = cluster_of(set_, labels=labels)
     cluster.grove("t")
     before = json.dumps(cluster.store, sort_keys=True)
@@ -170,14 +193,18 @@ def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
 
 
 def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> None:
-    set_ = pcs("t", [clique("p-1", annotations=on("clique")), clique("w")], [group("p", ["w"], on("scalingGroupReplica"), 2)])
+    set_ = pcs(
+        "t", [clique("p-1", annotations=on("clique")), clique("w")], [group("p", ["w"], on("scalingGroupReplica"), 2)]
+    )
     from cliques import decoded_set
 
     (said,) = problems(decoded_set(set_), DRIVER, support(DRIVER))
     assert said.startswith("spec.template.cliques[1].name: ")
     assert "the clique p-1" in said
     answer = admit(podclique("t-0-p-1", "t", annotations=on("clique")), DRIVER, set_)
-    assert answer.message.startswith("PodClique default/t-0-p-1: its domain t-0-p-1-cd would be called like one of a replica of the scaling group p")
+    assert answer.message.startswith(
+        "PodClique default/t-0-p-1: its domain t-0-p-1-cd would be called like one of a replica of the scaling group p"
+    )
 
 
 def test_t12_an_object_of_another_identity_is_never_used() -> None:
@@ -199,7 +226,10 @@ def test_t13_nothing_of_ours_looks_like_groves_own() -> None:
     cluster.turn()
     meta = cluster.store["cd"]["t-0-cd"]["metadata"]
     assert meta["labels"]["app.kubernetes.io/managed-by"] == "preflight-mnnvl"
-    assert (meta["ownerReferences"][0]["controller"], meta["ownerReferences"][0]["blockOwnerDeletion"]) == (False, False)
+    assert (meta["ownerReferences"][0]["controller"], meta["ownerReferences"][0]["blockOwnerDeletion"]) == (
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(("value", "refused"), [("rack", True), ("none", False)])
@@ -208,20 +238,30 @@ def test_t13_both_features_at_once_are_refused(value: str, refused: bool) -> Non
     answer = admit(podclique("t-0-w", "t"), DRIVER, set_)
     assert answer.allowed is not refused
     if refused:
-        assert 'grove.io/mnnvl-group is "rack" at the PodCliqueSet while grove.io/mnnvl-enabled is "true"' in answer.message
+        assert (
+            'grove.io/mnnvl-group is "rack" at the PodCliqueSet while grove.io/mnnvl-enabled is "true"'
+            in answer.message
+        )
 
 
 def test_t14_a_set_that_needs_more_nodes_than_carry_the_label_is_warned_of() -> None:
     from cliques import decoded_set
 
-    set_ = decoded_set(pcs("t", [clique("w", replicas=4), clique("ps", gpus=2, replicas=2)], annotations=ON, replicas=2))
+    set_ = decoded_set(
+        pcs("t", [clique("w", replicas=4), clique("ps", gpus=2, replicas=2)], annotations=ON, replicas=2)
+    )
     (said,) = warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=8), DRIVER))
     assert "need 12 nodes, one each, and 8 carry the label nvidia.com/gpu.clique" in said
     assert warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=12), DRIVER)) == []
 
 
 def test_t15_a_second_call_changes_nothing() -> None:
-    found = podclique("t-0-w", "t", annotations=ON, pod={"containers": [container(), container("side", None)], "initContainers": [container("warm", 1)]})
+    found = podclique(
+        "t-0-w",
+        "t",
+        annotations=ON,
+        pod={"containers": [container(), container("side", None)], "initContainers": [container("warm", 1)]},
+    )
     once = patched(found, admit(found))
     second = admit(once)
     assert (second.result, second.patch) == ("unchanged", ())

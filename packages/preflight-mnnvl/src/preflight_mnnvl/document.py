@@ -45,7 +45,8 @@ def read_all(text: str) -> list[Any]:
         try:
             found = []
             while loader.check_node():
-                node = loader.get_node()
+                if (node := loader.get_node()) is None:
+                    continue
                 problems: list[str] = []
                 _look(node, 0, problems)
                 if problems:

@@ -35,18 +35,20 @@ _OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PC
 
 
 class Domain(NamedTuple):
-    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and ``index`` for `scalingGroupReplica` alone."""
+    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and ``group_index`` for `scalingGroupReplica` alone."""
 
     scope: Scope
     pcs: str
     replica: str
     clique: str = ""
     group: str = ""
-    index: str = ""
+    group_index: str = ""
 
     @property
     def stem(self) -> str:
-        parts = {"replica": (), "clique": (self.clique,), "scalingGroupReplica": (self.group, self.index)}[self.scope]
+        parts = {"replica": (), "clique": (self.clique,), "scalingGroupReplica": (self.group, self.group_index)}[
+            self.scope
+        ]
         return "-".join((self.pcs, self.replica, *parts))
 
     @property
@@ -63,7 +65,7 @@ class Domain(NamedTuple):
         what = {
             "replica": "",
             "clique": f", clique {shown(self.clique)}",
-            "scalingGroupReplica": f", replica {self.index} of the scaling group {shown(self.group)}",
+            "scalingGroupReplica": f", replica {self.group_index} of the scaling group {shown(self.group)}",
         }[self.scope]
         return f"replica {self.replica} of {shown(self.pcs)}{what}"
 
@@ -77,7 +79,7 @@ def domain_of(identity: Identity, scope: str) -> Domain:
     if known == "clique":
         domain = domain._replace(clique=identity.clique)
     elif known == "scalingGroupReplica":
-        domain = domain._replace(group=identity.group, index=identity.index)
+        domain = domain._replace(group=identity.group, group_index=identity.group_index)
     for name in (domain.claim, domain.name):
         if len(name) > MOST_NAME:
             raise Refused(
@@ -97,7 +99,7 @@ def identity_labels(domain: Domain) -> dict[str, str]:
         labels[CLIQUE_NAME] = label_value(domain.clique)
     elif domain.scope == "scalingGroupReplica":
         labels[PCSG_NAME[0]] = label_value(domain.group)
-        labels[PCSG_INDEX[0]] = domain.index
+        labels[PCSG_INDEX[0]] = domain.group_index
     return labels
 
 

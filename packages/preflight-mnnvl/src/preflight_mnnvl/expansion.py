@@ -51,7 +51,7 @@ class Made(NamedTuple):
     name: str
     replica: int
     planned: Planned
-    index: int | None
+    group_index: int | None
     gang: str
     base: str
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from .identity import Refused
 from .objects import Container, PodSpec, shown
 
-__all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "places"]
+__all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "matches", "places"]
 
 _QUANTITY: Final = re.compile(
     r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?", re.ASCII

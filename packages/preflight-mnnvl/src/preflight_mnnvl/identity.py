@@ -20,7 +20,7 @@ class Refused(ValueError):
 class Identity(NamedTuple):
     """``clique``: the PodClique's name behind `{pcs}-{replica}-`. ``template``: its template's name. Both empty for a name that does not fit.
 
-    ``group`` and ``index`` are of the scaling group, by its short name; empty for a clique that is in none. ``gang``, ``base``: its
+    ``group`` and ``group_index`` are of the scaling group, by its short name; empty for a clique that is in none. ``gang``, ``base``: its
     PodGang, and the one that PodGang builds upon; empty where no label says so.
     """
 
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
     clique: str
     template: str
     group: str
-    index: str
+    group_index: str
     gang: str
     base: str
 

@@ -131,16 +131,16 @@ def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
 def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
     """What of the three annotations a change touches, layer by layer; cliques and scaling groups are found by name."""
     said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
-    for path, before, after in (
-        ("spec.template.cliques", old.cliques, new.cliques),
-        ("spec.template.podCliqueScalingGroups", old.groups, new.groups),
+    cliques = [(one.name, one.annotations) for one in old.cliques], [(one.name, one.annotations) for one in new.cliques]
+    groups = [(one.name, one.annotations) for one in old.groups], [(one.name, one.annotations) for one in new.groups]
+    for path, (before, after) in (
+        ("spec.template.cliques", cliques),
+        ("spec.template.podCliqueScalingGroups", groups),
     ):
-        named: dict[str, Mapping[str, str] | None] = {}
-        for one in before:
-            named.setdefault(one.name, one.annotations)
-        for i, now in enumerate(after):
-            if now.name in named:
-                said += _changed(f"{path}[{i}]", named[now.name], now.annotations)
+        named = dict(reversed(before))
+        for i, (name, annotations_now) in enumerate(after):
+            if name in named:
+                said += _changed(f"{path}[{i}]", named[name], annotations_now)
     return said
 
 
