@@ -115,7 +115,7 @@ def decoded_set(found: Object) -> PodCliqueSet:
     return msgspec.json.decode(json.dumps(found), type=PodCliqueSet)
 
 
-def admit(found: Object, config: Config = DRIVER, set_: Object | None = None, **known: Any) -> Answer:
+def admit(found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any) -> Answer:
     """The answer to its creation; the set is known, and so are the claims unless the caller says otherwise."""
     known.setdefault("support", support(config))
     known.setdefault("classes", {})

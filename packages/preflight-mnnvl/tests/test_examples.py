@@ -46,11 +46,17 @@ def test_e1_all_cliques_of_a_replica_share_its_domain(config: Config, labels: st
     cluster, _ = run("e1-distributed-training", config, labels)
     assert cluster.domains() == {f"distributed-training-{i}-cd": f"PodGang distributed-training-{i}" for i in (0, 1)}
     assert claims(cluster, config) == {
-        f"distributed-training-{i}-{name}": f"distributed-training-{i}-mnnvl-claim" for i in (0, 1) for name in ("worker", "parameter-server")
+        f"distributed-training-{i}-{name}": f"distributed-training-{i}-mnnvl-claim"
+        for i in (0, 1)
+        for name in ("worker", "parameter-server")
     }
     assert sorted(cluster.store["claim"]) == [f"distributed-training-{i}-mnnvl-claim" for i in (0, 1)]
     cd = cluster.store["cd"]["distributed-training-1-cd"]
-    wanted = {"grove.io/pcs-name": "distributed-training", "grove.io/pcs-replica-index": "1", "grove.io/mnnvl-managed": "true"}
+    wanted = {
+        "grove.io/pcs-name": "distributed-training",
+        "grove.io/pcs-replica-index": "1",
+        "grove.io/mnnvl-managed": "true",
+    }
     assert wanted.items() <= cd["metadata"]["labels"].items()
     assert cd["spec"]["numNodes"] == 0
     gang = cluster.store["pg"]["distributed-training-1"]["metadata"]
@@ -73,9 +79,13 @@ def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(conf
     cluster, _ = run("e2-multi-model-serving", config, labels)
     owner = "PodGang multi-model-serving-0"
     assert cluster.domains() == {"multi-model-serving-0-llama-70b-cd": owner, "multi-model-serving-0-mixtral-cd": owner}
-    assert cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]["labels"]["grove.io/clique-name"] == "llama-70b"
+    assert (
+        cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]["labels"]["grove.io/clique-name"]
+        == "llama-70b"
+    )
     assert claims(cluster, config) == {
-        f"multi-model-serving-0-{name}": f"multi-model-serving-0-{name}-mnnvl-claim" for name in ("llama-70b", "mixtral")
+        f"multi-model-serving-0-{name}": f"multi-model-serving-0-{name}-mnnvl-claim"
+        for name in ("llama-70b", "mixtral")
     }
     router = cluster.store["pclq"]["multi-model-serving-0-router"]
     sent = next(one for one in cluster.made("multi-model-serving") if one["metadata"]["name"].endswith("router"))

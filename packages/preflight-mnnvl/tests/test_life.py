@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 
 import pytest
 from cliques import DRIVER, GPU, LITERAL, Object, clique, group, pcs
@@ -18,13 +19,20 @@ BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
 
 
 def a_set(replicas: int = 1, pool: int = 3, least: int = 1) -> Object:
-    cliques = [clique("w", annotations=ON), clique("alone", annotations=BY_CLIQUE), clique("cpu", gpus=None), clique("p")]
+    cliques = [
+        clique("w", annotations=ON),
+        clique("alone", annotations=BY_CLIQUE),
+        clique("cpu", gpus=None),
+        clique("p"),
+    ]
     return pcs("t", cliques, [group("g", ["p"], BY_GROUP, pool, least)], replicas=replicas)
 
 
 def names(replicas: int, pool: int) -> set[str]:
     return {
-        name for r in range(replicas) for name in (f"t-{r}-cd", f"t-{r}-alone-cd", *(f"t-{r}-g-{i}-cd" for i in range(pool)))
+        name
+        for r in range(replicas)
+        for name in (f"t-{r}-cd", f"t-{r}-alone-cd", *(f"t-{r}-g-{i}-cd" for i in range(pool)))
     }
 
 
@@ -70,6 +78,17 @@ def test_nothing_is_left_of_a_replica_that_never_had_a_gang() -> None:
     assert set(cluster.domains()) == names(1, 3)
     assert set(cluster.domains().values()) == {"PodCliqueSet t"}
     assert "MnnvlDomainReleased" in cluster.told.values()
+
+
+def test_a_literal_claim_without_its_domain_is_let_go_too() -> None:
+    cluster = Cluster(LITERAL)
+    cluster.apply(a_set(2))
+    cluster.cliques("t")
+    cluster.apply(a_set(1))
+    cluster.cliques("t")
+    cluster.delete("cd", "t-1-cd")
+    cluster.settle()
+    assert set(cluster.store["claim"]) == {name.removesuffix("-cd") + "-mnnvl-claim" for name in names(1, 3)}
 
 
 def test_what_no_podclique_needs_is_not_let_go_at_once() -> None:
@@ -119,7 +138,9 @@ def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(config: 
         cluster = Cluster(config)
         cluster.apply(a_set(2))
         died = False
-        for step in (cluster.gangs, cluster.cliques, cluster.cliques) if gang_first else (cluster.cliques, cluster.gangs):
+        for step in (
+            (cluster.gangs, cluster.cliques, cluster.cliques) if gang_first else (cluster.cliques, cluster.gangs)
+        ):
             step("t")
             cluster.dies_before, dies_before = dies_before, None
             try:
@@ -144,7 +165,9 @@ def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(config: 
 
 def _comparable(cluster: Cluster) -> Object:
     """Without uids and versions; owners by name, and all of them living."""
-    uids = {one["metadata"]["uid"]: f"{kind} {name}" for kind, found in cluster.store.items() for name, one in found.items()}
+    uids = {
+        one["metadata"]["uid"]: f"{kind} {name}" for kind, found in cluster.store.items() for name, one in found.items()
+    }
     text = json.dumps(cluster.store, sort_keys=True)
     for uid, name in uids.items():
         text = text.replace(f'"{uid}"', f'"{name}"')
@@ -156,14 +179,34 @@ def _comparable(cluster: Cluster) -> Object:
 
 
 STEPS = (
-    *("cliques", "gangs", "turn", "driver", "collect", "settle", "terminated", "lost gang", "lost domain", "restart", "dies", "later"),
+    *(
+        "cliques",
+        "gangs",
+        "turn",
+        "driver",
+        "collect",
+        "settle",
+        "terminated",
+        "lost gang",
+        "lost domain",
+        "lost claim",
+        "restart",
+        "dies",
+        "later",
+    ),
     *("up", "down", "pool up", "pool down"),
 )
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.sampled_from(STEPS), max_size=25), st.sampled_from(["grove", "requirement"]), st.sampled_from([DRIVER, LITERAL]))
-def test_any_order_of_events_ends_with_what_living_podcliques_need(steps: list[str], labels: str, config: Config) -> None:
+@given(
+    st.lists(st.sampled_from(STEPS), max_size=25),
+    st.sampled_from(["grove", "requirement"]),
+    st.sampled_from([DRIVER, LITERAL]),
+)
+def test_any_order_of_events_ends_with_what_living_podcliques_need(
+    steps: list[str], labels: str, config: Config
+) -> None:
     cluster = Cluster(config, labels=labels)
     replicas, pool = 1, 2
     cluster.apply(a_set(replicas, pool))
@@ -182,14 +225,14 @@ def test_any_order_of_events_ends_with_what_living_podcliques_need(steps: list[s
                 cluster.delete("pg", min(cluster.store["pg"]))
             case "lost domain" if cluster.store["cd"]:
                 cluster.delete("cd", min(cluster.store["cd"]))
+            case "lost claim" if cluster.store["claim"]:
+                cluster.delete("claim", min(cluster.store["claim"]))
             case "later":
                 cluster.now += 40
             case "dies":
                 cluster.dies_before = 1
-                try:
+                with suppress(Died):
                     cluster.turn()
-                except Died:
-                    pass
                 cluster.dies_before = None
     cluster.grove("t")
     assert cluster.refused == []

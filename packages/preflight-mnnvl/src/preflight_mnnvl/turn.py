@@ -31,6 +31,7 @@ RELEASE_PATIENCE = 5.0
 TOLD_FOR = 3600.0
 """Seconds that the API server keeps an Event: of older objects nothing is told again."""
 
+Kind = Literal["ComputeDomain", "ResourceClaim"]
 State = Literal["wanted", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed", "gone"]
 
 
@@ -56,7 +57,7 @@ class Action(NamedTuple):
     """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object called ``name``."""
 
     verb: Literal["create", "patch"]
-    kind: Literal["ComputeDomain", "ResourceClaim"]
+    kind: Kind
     namespace: str
     name: str
     body: Any
@@ -112,7 +113,7 @@ def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, suppor
     actions, told = [], list(_made(seen, meta, now))
     mine = gang is not None and adopted(meta, gang)
     if gang is not None and not mine:
-        actions.append(Action("patch", "ComputeDomain", seen.namespace, seen.name, adoption(meta, gang), "adopt"))
+        actions.append(_patch(seen, "ComputeDomain", meta, adoption(meta, gang), "adopt"))
     if mine and gang is not None and _young(gang, now):
         told += _tell(
             seen,
@@ -157,7 +158,7 @@ def _literal_claim(
         return _blocked(seen, "ResourceClaim", meta, whose, now)
     if gang is None or meta.going or adopted(meta, gang):
         return []
-    return [Action("patch", "ResourceClaim", seen.namespace, wanted.domain.claim, adoption(meta, gang), "adopt")]
+    return [_patch(seen, "ResourceClaim", meta, adoption(meta, gang), "adopt")]
 
 
 def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
@@ -182,40 +183,47 @@ def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
 
 def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay for ever, and is let go."""
-    meta = seen.domain.metadata if seen.domain is not None else None
-    if meta is None or meta.going or not _ours(meta, config):
+    parts = [
+        (kind, found.metadata)
+        for kind, found in _parts(seen)
+        if found is not None and not found.metadata.going and _ours(found.metadata, config)
+    ]
+    if not parts:
         return Turn("gone", "no PodClique needs it.")
-    gang = next((found for name, found in sorted(seen.gangs.items()) if label_value(name) == meta.label(PODGANG)), None)
-    if gang is not None and alive(gang):
-        if adopted(meta, gang):
-            return Turn(
-                "adopted",
-                f"the ComputeDomain {seen.name} belongs to the PodGang {gang.name}; no PodClique needs it now.",
-            )
-        action = Action("patch", "ComputeDomain", seen.namespace, seen.name, adoption(meta, gang), "adopt")
-        return Turn("owned-by-set", f"the ComputeDomain {seen.name} becomes the PodGang's.", (action,))
-    if not owned_by_set(meta) or (meta.owner_references and not alive(seen.set_)):
+    recorded = parts[0][1].label(PODGANG)
+    gang = next(
+        (found for name, found in sorted(seen.gangs.items()) if label_value(name) == recorded and alive(found)), None
+    )
+    if gang is not None:
+        actions = [
+            _patch(seen, kind, meta, adoption(meta, gang), "adopt") for kind, meta in parts if not adopted(meta, gang)
+        ]
+        why = f"it belongs to the PodGang {gang.name}; no PodClique needs it now."
+        return Turn("owned-by-set" if actions else "adopted", why, tuple(actions))
+    left = [
+        (kind, meta) for kind, meta in parts if owned_by_set(meta) and (not meta.owner_references or alive(seen.set_))
+    ]
+    if not left:
         return Turn("gone", "its owner is gone, and the garbage collector removes it.")
     since = now if seen.unclaimed_since is None else seen.unclaimed_since
     if now < since + RELEASE_PATIENCE:
         return Turn("unclaimed", "no PodClique needs it.", again=since + RELEASE_PATIENCE, unclaimed_since=since)
-    actions = [Action("patch", "ComputeDomain", seen.namespace, seen.name, abandoned(meta), "release")]
-    claim = seen.claim.metadata if seen.claim is not None else None
-    if claim is not None and not claim.going and _ours(claim, config) and owned_by_set(claim):
-        actions.append(Action("patch", "ResourceClaim", seen.namespace, claim.name, abandoned(claim), "release"))
-    told = _tell(
-        seen,
-        events.RELEASED,
-        f"The ComputeDomain {seen.name} is removed: no PodClique needs it, and no PodGang owns it.",
-        meta.uid,
-    )
-    return Turn(
-        "unclaimed",
-        "no PodClique needs it, and it is handed to the garbage collector.",
-        tuple(actions),
-        told,
-        unclaimed_since=since,
-    )
+    actions = [_patch(seen, kind, meta, abandoned(meta), "release") for kind, meta in left]
+    message = f"The {left[0][0]} {left[0][1].name} is removed: no PodClique needs it, and no PodGang owns it."
+    told = _tell(seen, events.RELEASED, message, left[0][1].uid)
+    why = "no PodClique needs it, and it is handed to the garbage collector."
+    return Turn("unclaimed", why, tuple(actions), told, unclaimed_since=since)
+
+
+def _parts(seen: Seen) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
+    """The domain, and its claim; of a claim template, which is the driver's, nothing is ours."""
+    return ("ComputeDomain", seen.domain), ("ResourceClaim", seen.claim)
+
+
+def _patch(
+    seen: Seen, kind: Kind, meta: Metadata, body: list[dict[str, Any]], why: Literal["adopt", "release"]
+) -> Action:
+    return Action("patch", kind, seen.namespace, meta.name, body, why)
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
@@ -250,7 +258,7 @@ def _blocked(seen: Seen, kind: str, meta: Metadata, whose: str, now: float) -> T
     return Turn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
 
 
-def _create(kind: Literal["ComputeDomain", "ResourceClaim"], seen: Seen, body: dict[str, Any]) -> Action:
+def _create(kind: Kind, seen: Seen, body: dict[str, Any]) -> Action:
     return Action("create", kind, seen.namespace, body["metadata"]["name"], body, "make")
 
 

@@ -42,8 +42,8 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
     """All that one turn reads."""
     namespace, name = key
     domain = world.domains.get(key)
-    labels = (domain.metadata.labels if domain else None) or {}
-    claim = wants.domain.claim if wants else name.removesuffix("-cd") + "-mnnvl-claim"
+    claim = world.claims.get((namespace, wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"))
+    labels = next((one.metadata.labels for one in (domain, claim) if one is not None and one.metadata.labels), {})
     gangs = {one.decision.gang for one in wants.members} if wants else set()
     if PODGANG in labels:
         recorded = labels[PODGANG]
@@ -55,7 +55,7 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
         namespace,
         wants,
         domain,
-        world.claims.get((namespace, claim)),
+        claim,
         {gang: found.metadata for gang in gangs if (found := world.gangs.get((namespace, gang))) is not None},
         set_.metadata if set_ else None,
         world.lost.get(key, ""),
@@ -64,9 +64,12 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
 
 
 def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, Turn]:
-    """One turn for each domain that is wanted, or carries our label."""
+    """One turn for each domain that is wanted, or of which an object carries our label."""
     wants = wanted(world.members()[0])
     keys = {*wants, *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true")}
+    for (namespace, claim), one in world.claims.items():
+        if one.metadata.label(MANAGED) == "true":
+            keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
     return {key: decide(seen(world, key, wants.get(key)), config, support, now) for key in sorted(keys)}
 
 
