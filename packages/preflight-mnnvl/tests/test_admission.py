@@ -39,7 +39,7 @@ def pod(*containers: Object, **more: Any) -> Object:
     return {"containers": list(containers) or [container()], **more}
 
 
-def enrolled(spec: Object | None = None, **labels: str) -> Object:
+def enrolled(spec: Object | None = None, **labels: Any) -> Object:
     return podclique("t-0-w", "t", annotations=dict(ON), pod=spec, **labels)
 
 

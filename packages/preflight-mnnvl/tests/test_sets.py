@@ -226,7 +226,8 @@ def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domai
     if len({one.name for one in made}) < len(made):
         return
     by_name = {one["name"]: one for one in set_["spec"]["template"]["cliques"]}
-    refused, of = [], {}
+    refused: list[str] = []
+    of: dict[str, set[object]] = {}
     for one in made:
         template = by_name[one.planned.clique.name]
         labels = {"gang": one.gang, "base": one.base}

@@ -188,7 +188,7 @@ def test_a_decision_that_the_webhook_did_not_write_makes_nothing(annotation: str
     assert why in member.why
 
 
-def _member(name: str, gang: str, **labels: str) -> Member:
+def _member(name: str, gang: str, **labels: Any) -> Member:
     found = podclique(
         name,
         "t",
