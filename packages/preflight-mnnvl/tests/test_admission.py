@@ -141,6 +141,30 @@ def test_gpus_by_claim_count_and_are_remembered_for_updates() -> None:
     assert admit(enrolled(spec), classes={ref: ["nic.example.com"]}).result == "no-gpu"
 
 
+def test_a_claim_that_does_not_exist_is_not_taken_for_one_without_gpus() -> None:
+    spec = pod(
+        {"name": "a", "resources": {"claims": [{"name": "gpus"}]}},
+        resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "four"}],
+    )
+    answer = admit(enrolled(spec), classes={})
+    assert answer.message == (
+        'PodClique default/t-0-w: its claim "gpus" names the ResourceClaimTemplate four, which does not exist, '
+        "and may be the one that gives it GPUs; create that first."
+    )
+    assert (
+        admit(enrolled(pod(container(gpus=None), resourceClaims=spec["resourceClaims"])), classes={}).result == "no-gpu"
+    )
+
+
+def test_where_label_sets_contradict_the_operators_own_says_which_set_is_asked() -> None:
+    found = podclique("t-0-w", "t")
+    found["metadata"]["labels"]["grove.io/pcs-name"] = "u"
+    answer = admit(found, DRIVER, pcs("t", [clique("w")], annotations=ON))
+    assert answer.message.startswith(
+        'PodClique default/t-0-w: the labels grove.io/pcs-name ("u") and app.kubernetes.io/part-of ("t") contradict'
+    )
+
+
 def test_sidecars_and_init_containers_get_the_claim_and_cpu_containers_do_not() -> None:
     spec = pod(
         container("a"),
@@ -352,6 +376,9 @@ def test_placement_is_required_beside_what_is_required_and_only_once(
 
 # --- properties ---
 
+OTHERS = {ClaimRef("ResourceClaim", "x"): ()}
+"""What is known of the claims that generated pods have."""
+
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 amounts = st.sampled_from([0, 1, 8, "0", "2", "1k"])
 claim_names = st.sampled_from(["a", "b", "mnnvl", "c"])
@@ -392,9 +419,9 @@ def podcliques(draw: st.DrawFn) -> Object:
 @settings(deadline=None)
 @given(podcliques(), st.sampled_from([DRIVER, LITERAL, Config(placement="fabric")]))
 def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(found: Object, config: Config) -> None:
-    answer = admit(found, config)
+    answer = admit(found, config, classes=OTHERS)
     once = patched(found, answer)
-    again = admit(once, config)
+    again = admit(once, config, classes=OTHERS)
     assert again.patch == ()
     assert again.decision == answer.decision
     assert patched(found, on_update(found, once, config)) == once
@@ -414,7 +441,7 @@ def test_another_webhook_before_or_after_leads_to_the_same_pod(found: Object, or
         return done
 
     def ours(one: Object) -> Object:
-        return patched(one, admit(one))
+        return patched(one, admit(one, classes=OTHERS))
 
     first, second = (other, ours) if order == "before" else (ours, other)
     done = second(first(found))

@@ -72,6 +72,14 @@ def test_a_scope_on_a_layer_without_effect_is_no_problem() -> None:
     assert create(pcs("t", [clique("a", gpus=None)], annotations={**ON, SCOPE: "nonsense"})).allowed
 
 
+def test_nothing_is_refused_of_a_clique_that_may_have_no_gpus() -> None:
+    set_ = pcs("t", [clique("a", gpus=None, annotations={**ON, SCOPE: "pod"})])
+    set_["spec"]["template"]["cliques"][0]["spec"]["podSpec"]["containers"][0]["resources"] = {
+        "claims": [{"name": "x"}]
+    }
+    assert create(set_).allowed
+
+
 def test_names_that_would_be_too_long_are_said() -> None:
     answer = create(pcs("t" * 120, [clique("a" * 130, annotations={**ON, SCOPE: "clique"})]))
     assert "would have 265 characters, more than 253; shorten the names of set and clique." in answer.problems[0]

@@ -16,8 +16,8 @@ from .config import Config
 from .conflicts import refuse_claims, refuse_group
 from .decision import Decision, Newer, pod_claim
 from .dialect import Head, compute_domain, resource_claim, set_owner
-from .domain import Domain, domain_of, labels_of, meet, other_identity, pattern
-from .expansion import plan
+from .domain import Domain, domain_of, labels_of, other_identity, pattern
+from .expansion import named_alike
 from .gpus import ClaimRef, Place, claim_refs, gpu_claims, places
 from .identity import Identity, Refused, gang_of, identify, set_of
 from .injection import Operation, annotate, inject
@@ -44,7 +44,7 @@ class Review(NamedTuple):
 class Known(NamedTuple):
     """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does not exist; ``has_set``: whether that is known at all.
 
-    ``classes``: the device classes that claims and templates ask for; None where nobody looked. ``found``: labels of the objects that have
+    ``classes``: the device classes that claims and templates ask for, of those that exist; None where nobody looked. ``found``: labels of the objects that have
     our names already, in `literal` mode.
     """
 
@@ -120,6 +120,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
     of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
     used = places(pod, config.gpu_resources, of_gpus)
     if not used:
+        _refuse_unknown(pod, classes)
         own = (meta.annotations or {}).get(ENABLED) == "true"
         said = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
         return Answer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
@@ -188,6 +189,24 @@ def _is_full(full: str, pcs: str, group: str) -> bool:
     return full == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
 
 
+def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
+    """A claim that does not exist may be the one that gives the GPUs, and its pods would run without ours in silence."""
+    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
+    used = {
+        use.get("name")
+        for one in everyone
+        if one.resources
+        for use in one.resources.claims or ()
+        if isinstance(use.get("name"), str)
+    }
+    for name, ref in claim_refs(pod).items():
+        if name in used and ref not in classes:
+            raise Refused(
+                f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
+                "create that first"
+            )
+
+
 def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Config) -> None:
     for name in (domain.name, domain.claim):
         if name in known.found and (whose := other_identity(known.found[name], domain, config.instance)):
@@ -195,12 +214,10 @@ def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Conf
     own = pattern(domain.scope, identity.group, identity.template)
     if own is None or known.set_ is None:
         return
-    for one in plan(known.set_, config) if len(known.set_.cliques) > 1 else ():
-        other = one.pattern if one.wish.enabled and one.gpus is not False else None
-        if other is not None and meet(own, other):
-            raise Refused(
-                f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
-            )
+    if (other := named_alike(known.set_, own, config)) is not None:
+        raise Refused(
+            f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
+        )
 
 
 def _patch(

@@ -15,7 +15,7 @@ from .identity import Refused
 from .objects import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from .wish import Scope, Wish, resolve, scope_of
 
-__all__ = ["Made", "Planned", "clashes", "expand", "nodes_needed", "plan"]
+__all__ = ["Made", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
 
 SET_PATH = "metadata"
 
@@ -93,6 +93,20 @@ def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
                 if meet(own, other):
                     yield earlier, one
             alike.setdefault(own, one)
+
+
+def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
+    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only what meets is looked at closely."""
+    for i, clique in enumerate(set_.cliques):
+        group = set_.group_of(clique.name)
+        wish = resolve(clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode)
+        scope = scope_of(wish.scope)
+        if not wish.enabled or scope is None or (scope == "scalingGroupReplica" and group is None):
+            continue
+        other = pattern(scope, group.name if group else "", clique.name)
+        if other is not None and meet(own, other) and _planned(set_, i, clique, config).gpus is not False:
+            return other
+    return None
 
 
 def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Made]:

@@ -13,7 +13,7 @@ import yaml
 from .admission import Answer, Known, Review, decide
 from .config import Config
 from .expansion import Made, Planned, expand, nodes_needed, plan
-from .gpus import matches
+from .gpus import claim_refs, matches
 from .injection import Operation
 from .names import BASE_PODGANG as BASE
 from .names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
@@ -77,7 +77,8 @@ def explain(found: Object, config: Config, nodes: int | None = None) -> Told:
     namespace = set_.metadata.namespace or "default"
     domains: dict[str, DomainTold] = {}
     cliques: dict[str, CliqueTold] = {}
-    known = Known(support, set_, True, {})
+    refs = [ref for one in planned if one.pod is not None for ref in claim_refs(one.pod).values()]
+    known = Known(support, set_, True, dict.fromkeys(refs, ()))
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
     for made in expanded[:MOST_PODCLIQUES]:
         template = by_name[made.planned.clique.name]

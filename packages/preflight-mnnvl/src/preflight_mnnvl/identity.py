@@ -35,9 +35,8 @@ class Identity(NamedTuple):
 
 
 def set_of(metadata: Metadata) -> str:
-    """The PodCliqueSet that the labels name; empty where they name none, or two."""
-    named = {value for key in PCS_NAME if (value := metadata.label(key))}
-    return named.pop() if len(named) == 1 else ""
+    """The PodCliqueSet that the labels name, the operator's own first; empty where they name none."""
+    return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
 
 
 def identify(metadata: Metadata, scope: str) -> Identity:

@@ -86,15 +86,15 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     if one.problem:
         yield f"{one.problem}."
         return
-    if one.gpus is False or one.pod is None:
+    if (
+        not one.gpus or one.pod is None
+    ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
         return
     for refuse in (_group(one), _claims(one)):
         try:
             refuse()
         except Refused as error:
             yield f"{error}." if str(error).startswith(one.path) else f"{one.path}: {error}."
-    if one.gpus is None:  # whether it gets a claim at all is not known here
-        return
     where = f"{one.wish.at.get(SCOPE, one.wish.at[ENABLED])}.annotations[{SCOPE}]"
     if one.scope is None:
         yield f'{where}: the scope "{shown(one.wish.scope, 40)}" is unknown; write one of {", ".join(SCOPES)}.'

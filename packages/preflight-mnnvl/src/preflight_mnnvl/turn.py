@@ -114,7 +114,7 @@ def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, suppor
     mine = gang is not None and adopted(meta, gang)
     if gang is not None and not mine:
         actions.append(_patch(seen, "ComputeDomain", meta, adoption(meta, gang), "adopt"))
-    if mine and gang is not None and _young(gang, now):
+    if mine and gang is not None and (_young(gang, now) or _young(meta, now)):
         told += _tell(
             seen,
             events.ADOPTED,
