@@ -519,3 +519,17 @@ def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
         answer = decide(review, DRIVER, Known(support(DRIVER), None, True, {}))
         assert not answer.allowed
         assert len(answer.message) < 400
+
+
+def test_a_podclique_of_over_a_megabyte_is_judged_like_a_small_one() -> None:
+    env = [{"name": f"V{i}", "value": "x" * 1000} for i in range(1400)]
+    found = enrolled(pod(container(env=env)))
+    assert len(json.dumps(found)) > 1_400_000
+    answer = admit(found)
+    assert len(json.dumps(answer.patch)) < 1000
+    assert admit(patched(found, answer)).patch == ()
+
+
+def test_more_containers_than_any_node_starts_are_refused() -> None:
+    answer = admit(enrolled(pod(*[container(f"c{i}") for i in range(513)])))
+    assert answer.message == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512."
