@@ -286,6 +286,7 @@ def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
         (Facts(), Config(), "MNNVL cannot be had yet"),
         (SERVED, Config(feature="off"), 'switched off here (feature: "off")'),
         (SERVED._replace(fabric_nodes=0), Config(require_fabric_nodes=True), "no node carries the label nvidia.com/gpu.clique"),
+        (SERVED._replace(fabric_nodes=None), Config(require_fabric_nodes=True), "the nodes have not been read"),
         (SERVED._replace(claims=()), Config(mode="literal"), "no resourceclaims that we know"),
     ],
 )  # fmt: skip

@@ -237,3 +237,16 @@ def test_events_are_the_same_at_every_turn() -> None:
     names = [event.name for turn in found.turn().values() for event in turn.events]
     assert names == [event.name for turn in found.turn().values() for event in turn.events]
     assert support(DRIVER).ok
+
+
+def test_a_claim_template_that_only_looks_like_ours_is_left_to_its_owner() -> None:
+    found = Cluster(DRIVER)
+    labels = {
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+        "app.kubernetes.io/instance": "preflight-mnnvl",
+    }
+    found.put("claim", {"metadata": {"name": "x-mnnvl-claim", "labels": labels}})
+    found.settle()
+    (turn,) = found.turn().values()
+    assert (turn.state, turn.actions, found.writes) == ("gone", (), [])

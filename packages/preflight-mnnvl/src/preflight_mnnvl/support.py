@@ -78,6 +78,8 @@ def judge(facts: Facts, config: Config) -> Support:
             "unsupported",
             f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({', '.join(_CLAIMS)}); enable dynamic resource allocation, or remove {ENABLED}",
         )
+    if config.require_fabric_nodes and facts.fabric_nodes is None:
+        return Support("unknown", "MNNVL cannot be had yet: the nodes have not been read; this is tried again")
     if config.require_fabric_nodes and not facts.fabric_nodes:
         return Support(
             "unsupported",

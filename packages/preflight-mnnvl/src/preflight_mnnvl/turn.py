@@ -185,7 +185,7 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay for ever, and is let go."""
     parts = [
         (kind, found.metadata)
-        for kind, found in _parts(seen)
+        for kind, found in _parts(seen, config)
         if found is not None and not found.metadata.going and _ours(found.metadata, config)
     ]
     if not parts:
@@ -215,9 +215,10 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     return Turn("unclaimed", why, tuple(actions), told, unclaimed_since=since)
 
 
-def _parts(seen: Seen) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
-    """The domain, and its claim; of a claim template, which is the driver's, nothing is ours."""
-    return ("ComputeDomain", seen.domain), ("ResourceClaim", seen.claim)
+def _parts(seen: Seen, config: Config) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
+    """The domain, and its claim; a claim template is the driver's, whatever its labels say."""
+    claim = seen.claim if config.mode == "literal" else None
+    return ("ComputeDomain", seen.domain), ("ResourceClaim", claim)
 
 
 def _patch(
