@@ -1,0 +1,273 @@
+"""The page: one PodClique's way through admission, as a pure function of the review and of what is known.
+
+review → wish → GPUs → conflicts → support → identity → domain → decision → injection → patch
+
+Nothing is created here, so that a dry run leaves nothing and a PodClique that is refused later leaks nothing. In `literal` mode the answer names the
+objects to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from . import decision as stored
+from .config import Config
+from .conflicts import refuse_claims, refuse_group
+from .decision import Decision, Newer, pod_claim
+from .dialect import Head, compute_domain, resource_claim, set_owner
+from .domain import Domain, domain_of, labels_of, other_identity, pattern
+from .expansion import named_alike
+from .gpus import ClaimRef, Place, claim_refs, gpu_claims, places
+from .identity import Identity, Refused, gang_of, identify, set_of
+from .injection import Operation, annotate, inject
+from .names import CLAIM, DECISION, DEFAULT_DEVICE_CLASS, DEVICE_CLASS, ENABLED, GROVE_MNNVL_GROUP, KEYS, PCSG_NAME
+from .objects import BadObject, Metadata, PodClique, PodCliqueSet, PodSpec, decode, decode_pod, shown
+from .support import Support
+from .wish import Wish, odd, resolve
+
+__all__ = ["Answer", "Known", "Needs", "Review", "decide"]
+
+Result = Literal["injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"]
+
+
+class Review(NamedTuple):
+    """What is asked. ``object`` and ``old`` are JSON; ``old`` is None at CREATE."""
+
+    operation: str
+    namespace: str
+    object: bytes
+    old: bytes | None = None
+    dry_run: bool = False
+
+
+class Known(NamedTuple):
+    """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does not exist; ``has_set``: whether that is known at all.
+
+    ``classes``: the device classes that claims and templates ask for, of those that exist; None where nobody looked. ``found``: labels of the objects that have
+    our names already, in `literal` mode.
+    """
+
+    support: Support
+    set_: PodCliqueSet | None = None
+    has_set: bool = False
+    classes: Mapping[ClaimRef, Collection[str]] | None = None
+    found: Mapping[str, Mapping[str, str]] = {}
+
+
+class Needs(NamedTuple):
+    """What must be looked up before the decision: a PodCliqueSet's name, claims and templates."""
+
+    set_: str = ""
+    claims: tuple[ClaimRef, ...] = ()
+
+
+class Answer(NamedTuple):
+    """``message``: one sentence where it is refused. ``make``: objects that must exist before the PodClique is admitted (`literal` mode, no dry run)."""
+
+    result: Result
+    message: str = ""
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decision: Decision | None = None
+    needs: Needs | None = None
+    make: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        return self.result not in {"denied", "needs"} and not (self.result == "unsupported" and self.message)
+
+
+_NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
+
+
+def decide(review: Review, config: Config, known: Known) -> Answer:
+    """The answer. Never raises: what cannot be read is refused in one sentence."""
+    name = ""
+    try:
+        clique = decode(review.object, PodClique)
+        meta = clique.metadata
+        name = "/".join(filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name))))
+        if meta.going:
+            return Answer("going")
+        if review.operation == "UPDATE":
+            return _update(clique, decode(review.old or b"{}", PodClique).metadata, config, known)
+        return _create(review, clique, config, known)
+    except (Refused, BadObject, Newer) as error:
+        return Answer("denied", f"PodClique {name}: {error}." if name else f"PodClique: {error}.")
+    except _Unsupported as error:
+        return Answer("unsupported", f"PodClique {name}: {error}.")
+
+
+class _Unsupported(Exception):
+    pass
+
+
+def _create(review: Review, clique: PodClique, config: Config, known: Known) -> Answer:
+    meta = clique.metadata
+    owner = set_of(meta)
+    if owner and not known.has_set:
+        return Answer("needs", needs=Needs(owner))
+    wish = _wish(meta, known.set_, config)
+    warning = odd(wish.keys.get(ENABLED))
+    if not wish.enabled:
+        return Answer("not-enabled", patch=_unmarked(meta), warnings=(warning,) if warning else ())
+    pod = decode_pod(clique.spec.pod_spec)
+    refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
+    if refs and known.classes is None:
+        return Answer("needs", needs=Needs("", refs))
+    classes = known.classes or _NO_CLASSES
+    of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
+    used = places(pod, config.gpu_resources, of_gpus)
+    if not used:
+        _refuse_unknown(pod, classes)
+        own = (meta.annotations or {}).get(ENABLED) == "true"
+        said = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
+        return Answer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
+    refuse_group(wish.group)
+    if not known.support.ok:
+        if config.on_unsupported == "deny":
+            raise _Unsupported(known.support.why)
+        return Answer("unsupported", patch=_unmarked(meta), warnings=(f"{known.support.why}; its pods get no claim",))
+    identity = identify(meta, wish.scope)
+    domain = domain_of(identity, wish.scope)
+    _refuse_taken(domain, identity, known, config)
+    made = Decision(
+        v=stored.VERSION,
+        mode=config.mode,
+        scope=domain.scope,
+        cd=domain.name,
+        claim=domain.claim,
+        gang=gang_of(identity, domain.scope),
+        placement=config.placement if config.mode == "driver" else "any",
+        device_class=wish.device_class if config.mode == "literal" else DEFAULT_DEVICE_CLASS,
+        gpu_claims=of_gpus,
+    )
+    refuse_claims(pod, pod_claim(made), classes)
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
+    make = _make(domain, made, review, config, known) if config.mode == "literal" and not review.dry_run else ()
+    return Answer("injected" if patch else "unchanged", "", patch, _told(wish, config, known.support), made, make=make)
+
+
+def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> Answer:
+    """Nobody is asked: what the stored object carries holds, and what carries nothing stays without."""
+    meta = clique.metadata
+    made = stored.read(old.annotation(DECISION))
+    if made is None:
+        return Answer("not-enabled", patch=_unmarked(meta), warnings=_late(clique, config))
+    pod = decode_pod(clique.spec.pod_spec)
+    own = meta.annotation(GROVE_MNNVL_GROUP)
+    refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
+    refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
+    used = places(pod, config.gpu_resources, made.gpu_claims)
+    keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
+    patch = _patch(meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys])
+    return Answer("injected" if patch else "unchanged", "", patch, (), made)
+
+
+def _wish(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> Wish:
+    """By exact names: Grove's own search by the name's end would take `worker` for `gpu-worker`."""
+    short, full = (meta.label(key) for key in PCSG_NAME)
+    grouped = bool(short or full)
+    group = None
+    if set_ is not None and grouped:
+        ends = {name for name in (short, full) if name}
+        group = next(
+            (
+                one
+                for one in set_.groups
+                if one.name == short
+                or any(end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends)
+            ),
+            None,
+        )
+    return resolve(meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=config.mode)
+
+
+def _is_full(full: str, pcs: str, group: str) -> bool:
+    replica = full.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
+    return full == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
+
+
+def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
+    """A claim that does not exist may be the one that gives the GPUs, and its pods would run without ours in silence."""
+    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
+    used = {
+        use.get("name")
+        for one in everyone
+        if one.resources
+        for use in one.resources.claims or ()
+        if isinstance(use.get("name"), str)
+    }
+    for name, ref in claim_refs(pod).items():
+        if name in used and ref not in classes:
+            raise Refused(
+                f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
+                "create that first"
+            )
+
+
+def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Config) -> None:
+    for name in (domain.name, domain.claim):
+        if name in known.found and (whose := other_identity(known.found[name], domain, config.instance)):
+            raise Refused(f"{shown(name)} exists and {whose}; delete or rename it")
+    own = pattern(domain.scope, identity.group, identity.template)
+    if own is None or known.set_ is None:
+        return
+    if (other := named_alike(known.set_, own, config)) is not None:
+        raise Refused(
+            f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
+        )
+
+
+def _patch(
+    meta: Metadata,
+    pod: PodSpec,
+    made: Decision,
+    *,
+    used: list[Place],
+    keys: Mapping[str, str],
+    without: Collection[str],
+) -> tuple[Operation, ...]:
+    operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
+    wanted = {**keys, DECISION: stored.write(made)}
+    return (*operations, *annotate(meta.annotations, wanted, without))
+
+
+def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
+    """A decision that a template brought along is nobody's: the controller would make what it says."""
+    return tuple(annotate(meta.annotations, {}, (DECISION,)))
+
+
+def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
+    """Some of its pods would join a domain, and those that run would not."""
+    if clique.metadata.annotation(ENABLED) != "true":
+        return ()
+    try:
+        used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
+    except (BadObject, Refused):
+        return ()
+    name = shown(clique.metadata.name)
+    return (
+        (
+            f"PodClique {name} was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",
+        )
+        if used
+        else ()
+    )
+
+
+def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
+    said = list(support.warnings)
+    if config.mode == "driver" and DEVICE_CLASS in wish.keys:
+        said.append(f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)")
+    return tuple(said)
+
+
+def _make(domain: Domain, made: Decision, review: Review, config: Config, known: Known) -> tuple[dict[str, Any], ...]:
+    """In `literal` mode, as the requirement has it: both objects exist before the PodClique does."""
+    labels = labels_of(domain, made.gang, config.instance)
+    set_ = known.set_
+    owner = set_owner(set_.metadata.name, set_.metadata.uid) if set_ is not None and set_.metadata.uid else None
+    head = Head(review.namespace, labels, owner)
+    return compute_domain(domain, head, known.support), resource_claim(domain, head, known.support, made.device_class)

@@ -1,0 +1,91 @@
+"""The configuration of a release. One Struct is the schema; :func:`parse` lists every problem of a file with its path. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import msgspec
+from msgspec import Meta
+from preflight_proto import schema_errors
+
+from . import document
+
+__all__ = ["Config", "ConfigError", "json_schema", "parse"]
+
+Glob = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-A-Za-z0-9_./*?]+$",
+        description="A name, or a glob such as nvidia.com/mig-*.",
+    ),
+]
+Label = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        description="The value of a label.",
+    ),
+]
+
+
+class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """``mode``: `driver` is what works with NVIDIA's DRA driver; `literal` makes one claim a domain and class and selector from the annotation.
+
+    ``feature``: `auto` follows what the cluster serves. ``onUnsupported``: a PodClique that asks where nothing can be had is refused, or
+    admitted without. ``requireFabricNodes``: no labelled node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes
+    without the label `nvidia.com/gpu.clique`. A container counts as one with GPUs by ``gpuResources``, or by a claim of one of ``gpuDeviceClasses``.
+    ``instance`` is written on every object, and objects of another instance are never touched.
+    """
+
+    mode: Literal["driver", "literal"] = "driver"
+    feature: Literal["auto", "off"] = "auto"
+    on_unsupported: Literal["deny", "ignore"] = "deny"
+    require_fabric_nodes: bool = False
+    placement: Literal["any", "fabric"] = "any"
+    gpu_resources: Annotated[tuple[Glob, ...], Meta(min_length=1, max_length=64)] = ("nvidia.com/gpu",)
+    gpu_device_classes: Annotated[tuple[Glob, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
+    instance: Label = "preflight-mnnvl"
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; ``problems`` has one sentence each, which begins with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`."""
+    return msgspec.json.schema(Config)
+
+
+def parse(text: str) -> Config:
+    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    try:
+        raw = document.read(text)
+    except document.DocumentError as error:
+        raise ConfigError(error.problems) from None
+    found = {} if raw is None else raw
+    problems = schema_errors.sentences(jsonschema.Draft202012Validator(json_schema()).iter_errors(found), "the file")
+    if problems:
+        raise ConfigError(problems)
+    config = msgspec.convert(found, Config)
+    if problems := _meaning(config):
+        raise ConfigError(problems)
+    return config
+
+
+def _meaning(config: Config) -> list[str]:
+    problems: list[str] = []
+    for key, globs in (("gpuResources", config.gpu_resources), ("gpuDeviceClasses", config.gpu_device_classes)):
+        twice = sorted({glob for glob in globs if globs.count(glob) > 1})
+        problems += [f'{key}: "{glob}" stands in it more than once; remove one.' for glob in twice]
+    if config.mode == "literal" and config.placement == "fabric":
+        problems.append('placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".')
+    return problems

@@ -1,0 +1,98 @@
+"""Living PodCliques → the domains that must exist. Pure.
+
+What a PodClique says it was given is compared with what its labels say it is: an annotation that somebody else wrote makes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from . import decision as stored
+from .decision import Decision, Newer
+from .domain import Domain, domain_of
+from .identity import Refused, identify
+from .names import DECISION
+from .objects import PodClique
+
+__all__ = ["Ignored", "Member", "Wanted", "member_of", "wanted"]
+
+Key = tuple[str, str]
+"""Namespace and name of a ComputeDomain."""
+
+
+class Member(NamedTuple):
+    """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that their claims, and a domain, have been there."""
+
+    namespace: str
+    name: str
+    uid: str
+    decision: Decision
+    domain: Domain
+    placed: bool
+
+
+class Ignored(NamedTuple):
+    """A PodClique whose decision is not followed, and why: one clause."""
+
+    namespace: str
+    name: str
+    why: str
+
+
+class Wanted(NamedTuple):
+    """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name (see :func:`wanted`)."""
+
+    namespace: str
+    domain: Domain
+    members: tuple[Member, ...]
+    gang: str
+
+    @property
+    def decision(self) -> Decision:
+        return self.members[0].decision
+
+
+def member_of(clique: PodClique) -> Member | Ignored | None:
+    """The member that a PodClique is; None for one without a decision, and for one that is being deleted."""
+    meta = clique.metadata
+    text = meta.annotation(DECISION)
+    if text is None or meta.going:
+        return None
+    try:
+        made = stored.read(text)
+        if made is None:
+            return Ignored(meta.namespace, meta.name, f"the annotation {DECISION} is none that the webhook wrote")
+        domain = domain_of(identify(meta, made.scope), made.scope)
+    except (Newer, Refused) as error:
+        return Ignored(meta.namespace, meta.name, str(error))
+    if (domain.name, domain.claim) != (made.cd, made.claim):
+        return Ignored(
+            meta.namespace, meta.name, f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}"
+        )
+    status = clique.status
+    placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
+    return Member(meta.namespace, meta.name, meta.uid, made, domain, placed)
+
+
+def wanted(members: Iterable[Member]) -> dict[Key, Wanted]:
+    """The domains by namespace and name.
+
+    Where members name several PodGangs (one domain for a whole replica, with the operator's `base-podgang` label missing), it is the one with the
+    shortest name: the others build upon it, and their names begin with its.
+    Two domains of one name are told apart by their members: the one of the PodClique that comes first by name is wanted, the other is blocked.
+    """
+    found: dict[Key, list[Member]] = {}
+    for member in sorted(members):
+        alike = found.setdefault((member.namespace, member.decision.cd), [])
+        if not alike or alike[0].domain == member.domain:
+            alike.append(member)
+    return {
+        key: Wanted(
+            key[0],
+            alike[0].domain,
+            tuple(alike),
+            min((one.decision.gang for one in alike), key=lambda gang: (len(gang), gang)),
+        )
+        for key, alike in found.items()
+    }

@@ -1,0 +1,165 @@
+"""A domain: its names, its labels, and by them whose it is. Pure.
+
+Names are joined with dashes, as the requirement has them, so that two different domains may have one name: the clique `p-1` and replica 1 of the
+scaling group `p`. The name is therefore never the identity. The labels are, and an object with other labels is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .identity import Identity, Refused
+from .names import (
+    CLIQUE_NAME,
+    INSTANCE,
+    MANAGED,
+    MANAGED_BY,
+    MANAGED_BY_US,
+    MOST_NAME,
+    PCS_INDEX,
+    PCS_NAME,
+    PCSG_INDEX,
+    PCSG_NAME,
+    PODGANG,
+    is_name,
+    label_value,
+)
+from .objects import shown
+from .wish import SCOPES, Scope, scope_of
+
+__all__ = ["Domain", "Pattern", "domain_of", "identity_labels", "labels_of", "meet", "other_identity", "pattern"]
+
+_OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
+"""The labels that say which domain it is."""
+
+
+class Domain(NamedTuple):
+    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and ``group_index`` for `scalingGroupReplica` alone."""
+
+    scope: Scope
+    pcs: str
+    replica: str
+    clique: str = ""
+    group: str = ""
+    group_index: str = ""
+
+    @property
+    def stem(self) -> str:
+        parts = {"replica": (), "clique": (self.clique,), "scalingGroupReplica": (self.group, self.group_index)}[
+            self.scope
+        ]
+        return "-".join((self.pcs, self.replica, *parts))
+
+    @property
+    def name(self) -> str:
+        """Of the ComputeDomain."""
+        return f"{self.stem}-cd"
+
+    @property
+    def claim(self) -> str:
+        """Of the claim template, or in `literal` mode of the claim."""
+        return f"{self.stem}-mnnvl-claim"
+
+    def __str__(self) -> str:
+        what = {
+            "replica": "",
+            "clique": f", clique {shown(self.clique)}",
+            "scalingGroupReplica": f", replica {self.group_index} of the scaling group {shown(self.group)}",
+        }[self.scope]
+        return f"replica {self.replica} of {shown(self.pcs)}{what}"
+
+
+def domain_of(identity: Identity, scope: str) -> Domain:
+    """The domain of a PodClique. Raises :class:`~.identity.Refused` for a scope that is none, and for names that Kubernetes does not take."""
+    known = scope_of(scope)
+    if known is None:
+        raise Refused(f'the scope "{shown(scope, 40)}" is unknown; write one of {", ".join(SCOPES)}')
+    domain = Domain(known, identity.pcs, identity.replica)
+    if known == "clique":
+        domain = domain._replace(clique=identity.clique)
+    elif known == "scalingGroupReplica":
+        domain = domain._replace(group=identity.group, group_index=identity.group_index)
+    for name in (domain.claim, domain.name):
+        if len(name) > MOST_NAME:
+            raise Refused(
+                f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
+            )
+        if not is_name(name):
+            raise Refused(
+                f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
+            )
+    return domain
+
+
+def identity_labels(domain: Domain) -> dict[str, str]:
+    """The labels that say which domain it is."""
+    labels = {PCS_NAME[0]: label_value(domain.pcs), PCS_INDEX[0]: domain.replica}
+    if domain.scope == "clique":
+        labels[CLIQUE_NAME] = label_value(domain.clique)
+    elif domain.scope == "scalingGroupReplica":
+        labels[PCSG_NAME[0]] = label_value(domain.group)
+        labels[PCSG_INDEX[0]] = domain.group_index
+    return labels
+
+
+def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
+    """All labels of its objects; ``gang`` is the PodGang that will own them, ``instance`` the release that made them."""
+    return {
+        **identity_labels(domain),
+        MANAGED: "true",
+        MANAGED_BY: MANAGED_BY_US,
+        INSTANCE: label_value(instance),
+        PODGANG: label_value(gang),
+    }
+
+
+def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
+    """Whose an object is that has our name and the labels ``found``, in words; empty where it is ours."""
+    labels = found or {}
+    if labels.get(MANAGED) != "true" or labels.get(MANAGED_BY) != MANAGED_BY_US:
+        by = labels.get(MANAGED_BY)
+        return f"is managed by {shown(by)}" if by and by != MANAGED_BY_US else f"does not carry the label {MANAGED}"
+    if labels.get(INSTANCE) != label_value(instance):
+        return f'belongs to the release "{shown(labels.get(INSTANCE, ""))}", not to "{shown(instance)}"'
+    wanted = identity_labels(domain)
+    for key in _OF:
+        if labels.get(key) != wanted.get(key):
+            return f'is of another domain: its label {key} is "{shown(labels.get(key, ""))}", expected "{wanted.get(key, "")}"'
+    return ""
+
+
+class Pattern(NamedTuple):
+    """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts between dashes; None stands for any index."""
+
+    parts: tuple[str | None, ...]
+    scope: Scope
+    group: str
+    clique: str
+
+    def __str__(self) -> str:
+        if self.scope == "clique":
+            return f"the clique {shown(self.clique)}"
+        return f"a replica of the scaling group {shown(self.group)}"
+
+
+def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
+    """``group``: empty for a clique in none. None for the scope `replica`, whose names are shorter than all others of the set."""
+    within: tuple[str | None, ...] = (*group.split("-"), None) if group else ()
+    if scope == "replica":
+        return None
+    if scope == "clique":
+        return Pattern((*within, *clique.split("-")), scope, group, clique)
+    return Pattern(within, scope, group, "")
+
+
+def meet(one: Pattern, other: Pattern) -> bool:
+    """Whether two different templates of a set have, or at some scale will have, a domain of the same name."""
+    return one != other and len(one.parts) == len(other.parts) and all(map(_meet, one.parts, other.parts))
+
+
+def _meet(a: str | None, b: str | None) -> bool:
+    if a is None or b is None:
+        given = a if b is None else b
+        return given is None or (given.isascii() and given.isdecimal() and (given == "0" or given[0] != "0"))
+    return a == b

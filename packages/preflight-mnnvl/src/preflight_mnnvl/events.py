@@ -1,0 +1,69 @@
+"""What people are told in Events: one for each fact and object, under a name that is made of the fact, so that it is told once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from .names import bounded, hashed
+
+__all__ = [
+    "ADOPTED",
+    "BLOCKED",
+    "CREATED",
+    "RECREATED",
+    "RELEASED",
+    "TEMPLATE_MISSING",
+    "UNSUPPORTED",
+    "Event",
+    "Subject",
+    "about",
+    "refused_announcement",
+]
+
+CREATED = "MnnvlDomainCreated"
+ADOPTED = "MnnvlDomainAdopted"
+BLOCKED = "MnnvlDomainBlocked"
+RECREATED = "MnnvlDomainRecreated"
+RELEASED = "MnnvlDomainReleased"
+TEMPLATE_MISSING = "MnnvlClaimTemplateMissing"
+UNSUPPORTED = "MnnvlUnsupported"
+_WARNINGS = frozenset({BLOCKED, RECREATED, TEMPLATE_MISSING, UNSUPPORTED})
+MOST_SUBJECTS = 16
+"""PodCliques that one fact is told on."""
+
+
+class Subject(NamedTuple):
+    """What an Event is about; ``kind`` is PodCliqueSet or PodClique, of grove.io/v1alpha1."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class Event(NamedTuple):
+    name: str
+    subject: Subject
+    reason: str
+    message: str
+
+    @property
+    def type(self) -> Literal["Normal", "Warning"]:
+        return "Warning" if self.reason in _WARNINGS else "Normal"
+
+
+def about(subjects: Iterable[Subject], reason: str, message: str, fact: str) -> tuple[Event, ...]:
+    """The Events that tell ``message`` of the first subjects; ``fact`` says what is the same however often it is told."""
+    return tuple(
+        Event(f"{bounded(one.name, 200)}.{hashed(f'{reason} {one.uid} {fact}')}", one, reason, message)
+        for one in list(subjects)[: MOST_SUBJECTS + 1]
+    )
+
+
+def refused_announcement(gang: str, account: str) -> str:
+    """What to say where a PodGang may not be annotated: Grove's own authorizer refuses whom it does not know."""
+    return (
+        f"PodGang {gang}: its objects are adopted, and the annotation that says so was refused; adoption counts without it. Add {account} to "
+        "config.authorizer.exemptServiceAccountUserNames of Grove, if it is wanted."
+    )

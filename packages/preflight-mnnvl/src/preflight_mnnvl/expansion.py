@@ -1,0 +1,151 @@
+"""A PodCliqueSet's templates: what each asks for, and what Grove will make of them. Pure.
+
+What Grove will make is for telling people beforehand. Nothing is decided by it: there the labels of what Grove made are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .config import Config
+from .domain import Pattern, meet, pattern
+from .gpus import places
+from .identity import Refused
+from .objects import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
+from .wish import Scope, Wish, resolve, scope_of
+
+__all__ = ["Made", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
+
+SET_PATH = "metadata"
+
+
+class Planned(NamedTuple):
+    """One clique template. ``gpus``: None where a claim may give them, which only the cluster knows. ``scope``: None for one that is none.
+    ``pod``: None where ``problem`` says why it cannot be read."""
+
+    path: str
+    clique: Clique
+    group: Group | None
+    wish: Wish
+    scope: Scope | None
+    pod: PodSpec | None
+    gpus: bool | None
+    problem: str
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether its pods surely get a claim, if nothing refuses them."""
+        return self.wish.enabled and bool(self.gpus)
+
+    @property
+    def pattern(self) -> Pattern | None:
+        if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
+            return None
+        return pattern(self.scope, self.group.name if self.group else "", self.clique.name)
+
+
+class Made(NamedTuple):
+    """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds upon where that is another."""
+
+    name: str
+    replica: int
+    planned: Planned
+    group_index: int | None
+    gang: str
+    base: str
+
+
+def plan(set_: PodCliqueSet, config: Config) -> list[Planned]:
+    """Each clique template with its effective wish."""
+    return [_planned(set_, i, clique, config) for i, clique in enumerate(set_.cliques)]
+
+
+def _planned(set_: PodCliqueSet, i: int, clique: Clique, config: Config) -> Planned:
+    path, group = f"spec.template.cliques[{i}]", set_.group_of(clique.name)
+    at = set_.groups.index(group) if group else 0
+    called = (path, f"spec.template.podCliqueScalingGroups[{at}]", SET_PATH)
+    wish = resolve(clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode, called=called)
+    pod, gpus, problem = None, None, ""
+    if wish.enabled:
+        try:
+            pod = decode_pod(clique.spec.pod_spec)
+            gpus = bool(places(pod, config.gpu_resources, ())) or (None if _claims(pod) else False)
+        except BadObject as error:
+            problem = f"{path}.spec: {error}"
+        except Refused as error:
+            problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
+    return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
+
+
+def _claims(pod: PodSpec) -> bool:
+    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
+    return any(one.resources is not None and one.resources.claims for one in everyone)
+
+
+def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
+    """Pairs of enrolled templates whose domains have, or at some scale will have, the same name."""
+    seen: dict[int, dict[Pattern, Planned]] = {}
+    for one in planned:
+        if one.wish.enabled and one.gpus is not False and (own := one.pattern) is not None:
+            alike = seen.setdefault(len(own.parts), {})
+            for other, earlier in alike.items():
+                if meet(own, other):
+                    yield earlier, one
+            alike.setdefault(own, one)
+
+
+def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
+    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only what meets is looked at closely."""
+    for i, clique in enumerate(set_.cliques):
+        group = set_.group_of(clique.name)
+        wish = resolve(clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode)
+        scope = scope_of(wish.scope)
+        if not wish.enabled or scope is None or (scope == "scalingGroupReplica" and group is None):
+            continue
+        other = pattern(scope, group.name if group else "", clique.name)
+        if other is not None and meet(own, other) and _planned(set_, i, clique, config).gpus is not False:
+            return other
+    return None
+
+
+def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Made]:
+    """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
+    made = 0
+    pcs = set_.metadata.name
+    for replica in range(_count(set_.spec.replicas)):
+        base = f"{pcs}-{replica}"
+        for one in planned:
+            group = one.group
+            for index in range(_count(group.replicas)) if group else (None,):
+                if made == most:
+                    return
+                made += 1
+                if group is None or index is None:
+                    yield Made(f"{base}-{one.clique.name}", replica, one, None, base, "")
+                    continue
+                least = _count(group.min_available)
+                gang = base if index < least else f"{base}-{group.name}-{index - least}"
+                yield Made(
+                    f"{base}-{group.name}-{index}-{one.clique.name}",
+                    replica,
+                    one,
+                    index,
+                    gang,
+                    base if gang != base else "",
+                )
+
+
+def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
+    """Pods with a claim of ours, and so nodes: a node has one channel, and gives it to one pod."""
+    pods = 0
+    for one in planned:
+        if one.enrolled:
+            times = _count(one.group.replicas) if one.group else 1
+            pods += times * _count(one.clique.spec.replicas)
+    return pods * _count(set_.spec.replicas)
+
+
+def _count(value: int | None) -> int:
+    """Grove's default of a count is 1."""
+    return 1 if value is None else max(0, value)

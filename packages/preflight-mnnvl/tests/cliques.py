@@ -1,0 +1,170 @@
+"""Objects for tests, and an API server's reading of a JSONPatch."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+from preflight_mnnvl.admission import Answer, Known, Needs, Review, decide
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.objects import PodCliqueSet
+from preflight_mnnvl.support import Facts, Support, judge
+
+__all__ = [
+    "DRIVER",
+    "GPU",
+    "LITERAL",
+    "SERVED",
+    "admit",
+    "applied",
+    "clique",
+    "container",
+    "decoded_set",
+    "group",
+    "on_update",
+    "patched",
+    "pcs",
+    "podclique",
+]
+
+Object = dict[str, Any]
+GPU = "nvidia.com/gpu"
+DRIVER = Config()
+LITERAL = Config(mode="literal")
+SERVED = Facts(domains=("v1beta1",), device_class=True, fabric_nodes=100)
+
+
+def support(config: Config) -> Support:
+    return judge(SERVED, config)
+
+
+def container(name: str = "main", gpus: object = 8, **more: Any) -> Object:
+    return {"name": name, "image": "x", **({"resources": {"limits": {GPU: gpus}}} if gpus is not None else {}), **more}
+
+
+def clique(
+    name: str, gpus: object = 8, replicas: int = 2, annotations: dict[str, str] | None = None, **pod: Any
+) -> Object:
+    found: Object = {
+        "name": name,
+        "spec": {"roleName": name, "replicas": replicas, "podSpec": {"containers": [container(gpus=gpus)], **pod}},
+    }
+    return {**found, "annotations": annotations} if annotations else found
+
+
+def group(
+    name: str, cliques: list[str], annotations: dict[str, str] | None = None, replicas: int = 1, least: int = 1
+) -> Object:
+    found: Object = {"name": name, "cliqueNames": cliques, "replicas": replicas, "minAvailable": least}
+    return {**found, "annotations": annotations} if annotations else found
+
+
+def pcs(
+    name: str,
+    cliques: list[Object],
+    groups: list[Object] | None = None,
+    annotations: dict[str, str] | None = None,
+    replicas: int = 1,
+) -> Object:
+    meta: Object = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    if annotations:
+        meta["annotations"] = annotations
+    template: Object = {"cliques": cliques}
+    if groups:
+        template["podCliqueScalingGroups"] = groups
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodCliqueSet",
+        "metadata": meta,
+        "spec": {"replicas": replicas, "template": template},
+    }
+
+
+def podclique(
+    name: str,
+    set_: str,
+    replica: int = 0,
+    annotations: dict[str, str] | None = None,
+    pod: Object | None = None,
+    **labels: str,
+) -> Object:
+    """With Grove's own labels; ``labels`` are others, by short names."""
+    keys = {
+        "gang": "grove.io/podgang",
+        "base": "grove.io/base-podgang",
+        "group": "grove.io/podcliquescalinggroup",
+        "index": "grove.io/podcliquescalinggroup-replica-index",
+    }
+    found = {
+        "app.kubernetes.io/managed-by": "grove-operator",
+        "app.kubernetes.io/part-of": set_,
+        "grove.io/podcliqueset-replica-index": str(replica),
+        "grove.io/podgang": f"{set_}-{replica}",
+        **{keys[key]: value for key, value in labels.items()},
+    }
+    meta: Object = {"name": name, "namespace": "default", "labels": found}
+    if annotations is not None:
+        meta["annotations"] = annotations
+    spec = {"roleName": "x", "replicas": 2, "podSpec": pod if pod is not None else {"containers": [container()]}}
+    return {"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": meta, "spec": spec}
+
+
+def decoded_set(found: Object) -> PodCliqueSet:
+    return msgspec.json.decode(json.dumps(found), type=PodCliqueSet)
+
+
+def admit(found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any) -> Answer:
+    """The answer to its creation; the set is known, and so are the claims unless the caller says otherwise."""
+    known.setdefault("support", support(config))
+    known.setdefault("classes", {})
+    whole = Known(set_=decoded_set(set_) if set_ else None, has_set=True, **known)
+    return decide(Review("CREATE", "default", json.dumps(found).encode()), config, whole)
+
+
+def on_update(found: Object, old: Object, config: Config = DRIVER) -> Answer:
+    """Nothing at all is known of the cluster: an update asks nobody."""
+    unknown = judge(Facts(), config)
+    answer = decide(
+        Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()), config, Known(unknown)
+    )
+    assert not isinstance(answer.needs, Needs)
+    return answer
+
+
+def patched(found: Object, answer: Answer) -> Object:
+    assert answer.allowed, answer.message
+    return applied(found, list(answer.patch))
+
+
+def applied(found: Object, patch: list[Object]) -> Object:
+    """The object after the JSONPatch (RFC 6902), of which it must be possible."""
+    done = copy.deepcopy(found)
+    for step in patch:
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        at: Any = done
+        for part in parents:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        if isinstance(at, list):
+            index = len(at) if last == "-" else int(last)
+            assert index <= len(at)
+            if step["op"] == "add":
+                at.insert(index, copy.deepcopy(step["value"]))
+            else:
+                raise AssertionError(step)
+            continue
+        if step["op"] in {"replace", "remove", "test"}:
+            assert last in at, step
+        if step["op"] == "test":
+            if at[last] != step["value"]:
+                raise Conflict(step)
+        elif step["op"] == "remove":
+            del at[last]
+        else:
+            at[last] = copy.deepcopy(step["value"])
+    return done
+
+
+class Conflict(Exception):
+    pass

@@ -1,0 +1,536 @@
+"""One PodClique's way: what is read, what is refused, what is added, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from cliques import (
+    DRIVER,
+    GPU,
+    LITERAL,
+    SERVED,
+    Object,
+    admit,
+    applied,
+    clique,
+    container,
+    group,
+    on_update,
+    patched,
+    pcs,
+    podclique,
+    support,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_mnnvl.admission import Known, Needs, Review, decide
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.gpus import ClaimRef
+from preflight_mnnvl.names import DECISION, FABRIC_LABEL
+from preflight_mnnvl.support import Facts, judge
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+
+
+def pod(*containers: Object, **more: Any) -> Object:
+    return {"containers": list(containers) or [container()], **more}
+
+
+def enrolled(spec: Object | None = None, **labels: Any) -> Object:
+    return podclique("t-0-w", "t", annotations=dict(ON), pod=spec, **labels)
+
+
+# --- the wish ---
+
+
+@pytest.mark.parametrize("value", ["True", "yes", "1", " true"])
+def test_what_looks_like_a_switch_and_is_none_is_warned_of(value: str) -> None:
+    answer = admit(podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": value}))
+    assert (answer.result, answer.patch) == ("not-enabled", ())
+    assert answer.warnings == (f'grove.io/mnnvl-enabled is "{value.strip()}"; only "true" switches it on',)
+
+
+def test_a_nearer_layer_switches_off_what_a_farther_one_switches_on() -> None:
+    set_ = pcs("t", [clique("w")], annotations=ON)
+    answer = admit(podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": "false"}), DRIVER, set_)
+    assert (answer.result, answer.warnings) == ("not-enabled", ())
+
+
+def test_in_literal_mode_a_scaling_group_comes_before_its_clique_and_the_set_has_no_say() -> None:
+    groups = [group("g", ["w"], {"grove.io/mnnvl-scope": "clique"})]
+    found = podclique("t-0-g-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "replica"}, group="t-0-g", index="0")
+    set_ = pcs("t", [clique("w")], groups, annotations=ON)
+    literal, driver = (admit(found, config, set_).decision for config in (LITERAL, DRIVER))
+    assert literal is not None
+    assert driver is not None
+    assert (literal.scope, driver.scope) == ("clique", "replica")
+    found["metadata"]["annotations"] = {}
+    assert admit(found, LITERAL, set_).result == "not-enabled"
+    assert admit(found, DRIVER, set_).result == "injected"
+
+
+def test_a_set_that_is_not_known_is_asked_for_and_one_that_does_not_exist_has_no_say() -> None:
+    raw = json.dumps(podclique("t-0-w", "t")).encode()
+    answer = decide(Review("CREATE", "default", raw), DRIVER, Known(support(DRIVER)))
+    assert (answer.allowed, answer.needs) == (False, Needs("t"))
+    assert admit(enrolled()).result == "injected"
+
+
+def test_what_is_being_deleted_passes_untouched() -> None:
+    found = enrolled()
+    found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    stored = patched(enrolled(), admit(enrolled()))
+    assert on_update(found, stored).result == "going"
+    assert on_update(found, stored).patch == ()
+
+
+def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
+    found = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": "mine.example.com"})
+    literal, driver = admit(found, LITERAL), admit(found)
+    assert literal.make[1]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "mine.example.com"
+    assert "has no effect here" in driver.warnings[0]
+
+
+# --- GPUs ---
+
+
+@pytest.mark.parametrize("amount", [8, "8", 0.5, "500m", "1e0", "+2"])
+def test_any_amount_but_nothing_counts(amount: object) -> None:
+    assert admit(enrolled(pod(container(gpus=amount)))).result == "injected"
+
+
+@pytest.mark.parametrize("amount", [0, "0", 0.0, "0.0", "0e3", "-0"])
+def test_nothing_in_any_spelling_does_not_count(amount: object) -> None:
+    answer = admit(enrolled(pod(container(gpus=amount))))
+    assert (answer.result, answer.patch) == ("no-gpu", ())
+    assert answer.warnings == ("no container asks for GPUs (nvidia.com/gpu), so its pods get no claim",)
+
+
+@pytest.mark.parametrize("amount", ["many", "", "8 ", None, True, [8], {"a": 1}, "٣"])
+def test_an_amount_that_is_none_is_refused_by_its_place(amount: object) -> None:
+    answer = admit(enrolled(pod(container("a", None), {"name": "b", "resources": {"requests": {GPU: amount}}})))
+    assert answer.message.startswith(
+        "PodClique default/t-0-w: spec.podSpec.containers[1].resources.requests[nvidia.com/gpu] is "
+    )
+    assert answer.message.endswith("which is no amount; write e.g. 8.")
+
+
+def test_a_clique_without_gpus_is_not_refused_whatever_its_labels_are() -> None:
+    set_ = pcs("t", [clique("w", gpus=None)], annotations={**ON, "grove.io/mnnvl-scope": "nonsense"})
+    answer = admit(podclique("other", "t", pod=pod(container(gpus=None))), DRIVER, set_)
+    assert (answer.result, answer.warnings) == ("no-gpu", ())
+
+
+def test_gpus_by_claim_count_and_are_remembered_for_updates() -> None:
+    spec = pod(
+        {"name": "a", "resources": {"claims": [{"name": "gpus"}]}},
+        resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "four"}],
+    )
+    ref = ClaimRef("ResourceClaimTemplate", "four")
+    raw = json.dumps(enrolled(spec)).encode()
+    asked = decide(Review("CREATE", "default", raw), DRIVER, Known(support(DRIVER), has_set=True))
+    assert asked.needs == Needs("", (ref,))
+    answer = admit(enrolled(spec), classes={ref: ["gpu.nvidia.com"]})
+    assert answer.result == "injected"
+    stored = patched(enrolled(spec), answer)
+    assert stored["spec"]["podSpec"]["containers"][0]["resources"]["claims"] == [{"name": "gpus"}, {"name": "mnnvl"}]
+    assert patched(enrolled(spec), on_update(enrolled(spec), stored)) == stored
+    assert admit(enrolled(spec), classes={ref: ["nic.example.com"]}).result == "no-gpu"
+
+
+def test_a_claim_that_does_not_exist_is_not_taken_for_one_without_gpus() -> None:
+    spec = pod(
+        {"name": "a", "resources": {"claims": [{"name": "gpus"}]}},
+        resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "four"}],
+    )
+    answer = admit(enrolled(spec), classes={})
+    assert answer.message == (
+        'PodClique default/t-0-w: its claim "gpus" names the ResourceClaimTemplate four, which does not exist, '
+        "and may be the one that gives it GPUs; create that first."
+    )
+    assert (
+        admit(enrolled(pod(container(gpus=None), resourceClaims=spec["resourceClaims"])), classes={}).result == "no-gpu"
+    )
+
+
+def test_where_label_sets_contradict_the_operators_own_says_which_set_is_asked() -> None:
+    found = podclique("t-0-w", "t")
+    found["metadata"]["labels"]["grove.io/pcs-name"] = "u"
+    answer = admit(found, DRIVER, pcs("t", [clique("w")], annotations=ON))
+    assert answer.message.startswith(
+        'PodClique default/t-0-w: the labels grove.io/pcs-name ("u") and app.kubernetes.io/part-of ("t") contradict'
+    )
+
+
+def test_sidecars_and_init_containers_get_the_claim_and_cpu_containers_do_not() -> None:
+    spec = pod(
+        container("a"),
+        container("b", None),
+        initContainers=[container("i", "2"), container("s", 1, restartPolicy="Always"), container("j", None)],
+    )
+    found = enrolled(spec)
+    done = patched(found, admit(found))["spec"]["podSpec"]
+    with_claim = [
+        one["name"]
+        for kind in ("containers", "initContainers")
+        for one in done[kind]
+        if "claims" in one.get("resources", {})
+    ]
+    assert with_claim == ["a", "i", "s"]
+
+
+# --- refusals ---
+
+LONG = "a" * 125
+ON_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
+REFUSED: list[tuple[str, Object, str]] = [
+    (
+        "a user's claim with our name",
+        enrolled(pod(resourceClaims=[{"name": "mnnvl", "resourceClaimTemplateName": "mine"}])),
+        'spec.podSpec.resourceClaims[0] is called "mnnvl", which is the name of the claim that is added here; rename it',
+    ),
+    (
+        "Grove's claim",
+        enrolled(pod(resourceClaims=[{"name": "mnnvl-claim", "resourceClaimTemplateName": "t-0-rack"}])),
+        "spec.podSpec.resourceClaims[0] is \"mnnvl-claim\" of Grove's own feature, and a node has one channel for a pod; remove it, or grove.io/mnnvl-enabled",
+    ),
+    (
+        "no label of the set",
+        {**enrolled(), "metadata": {"name": "t-0-w", "annotations": ON, "labels": {}}},
+        "scope replica needs the label grove.io/pcs-name or app.kubernetes.io/part-of, and it has neither",
+    ),
+    (
+        "no label of a scaling group",
+        podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}),
+        "scope scalingGroupReplica needs the label grove.io/pcsg-name or grove.io/podcliquescalinggroup, and it has neither",
+    ),
+    (
+        "two label sets that contradict",
+        {**enrolled(), "metadata": {**enrolled()["metadata"], "labels": {**enrolled()["metadata"]["labels"], "grove.io/pcs-replica-index": "1"}}},
+        'the labels grove.io/pcs-replica-index ("1") and grove.io/podcliqueset-replica-index ("0") contradict each other; mend one of them',
+    ),
+    (
+        "a name that does not fit its labels",
+        podclique("u-0-w", "t", annotations=ON),
+        'its labels say replica 0 of "t", so its name must begin with "t-0-"; mend name or labels',
+    ),
+    (
+        "a group's label that is not of the set",
+        podclique("t-0-g-0-w", "t", annotations=ON, group="u-0-g", index="0"),
+        'the label grove.io/podcliquescalinggroup is "u-0-g", expected a name that begins with "t-0-"; mend it',
+    ),
+    (
+        "no PodGang",
+        podclique("t-0-w", "t", annotations=ON, gang=""),
+        "scope replica needs the label grove.io/podgang, and it has none; without it nothing would own the domain",
+    ),
+    (
+        "a name that is not there yet",
+        {**enrolled(), "metadata": {**enrolled()["metadata"], "name": "", "generateName": "t-0-"}},
+        "it has no name yet (generateName), and the names of its objects are made of it; give it a name",
+    ),
+    (
+        "names over 253 characters",
+        podclique(f"{LONG}-0-{LONG}", LONG, annotations=ON_CLIQUE, gang="x"),
+        f"the name {f'{LONG}-0-{LONG}-mnnvl-claim'[:119]}… would have 265 characters, more than 253; shorten the names of set and clique",
+    ),
+    ("containers that are none", enrolled({"containers": "x"}), "podSpec is none (Expected `array | null`, got `str` - at `$.containers`)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "why"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_what_cannot_be_had_is_refused_in_one_sentence(found: Object, why: str) -> None:
+    answer = admit(found)
+    assert not answer.allowed
+    name = found["metadata"].get("name") or found["metadata"].get("generateName")
+    assert answer.message == f"PodClique default/{name if len(name) <= 120 else name[:119] + '…'}: {why}."
+
+
+def test_a_users_claim_for_a_channel_is_refused() -> None:
+    spec = pod(resourceClaims=[{"name": "own", "resourceClaimName": "c"}])
+    answer = admit(
+        enrolled(spec), classes={ClaimRef("ResourceClaim", "c"): ["compute-domain-default-channel.nvidia.com"]}
+    )
+    assert (
+        'spec.podSpec.resourceClaims[0] ("own") asks for a device of class "compute-domain-default-channel.nvidia.com"'
+        in answer.message
+    )
+
+
+def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
+    answer = admit(enrolled(), LITERAL, found={"t-0-mnnvl-claim": {"app.kubernetes.io/managed-by": "helm"}})
+    assert (
+        answer.message == "PodClique default/t-0-w: t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
+    )
+
+
+def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
+    stored = patched(enrolled(), admit(enrolled()))
+    for entry in ({"name": "mnnvl", "resourceClaimName": "mine"}, {"name": "mnnvl-claim", "resourceClaimName": "x"}):
+        assert not on_update(enrolled(pod(resourceClaims=[entry])), stored).allowed
+    both = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-group": "rack"})
+    assert 'grove.io/mnnvl-group is "rack" at the PodClique' in on_update(both, stored).message
+
+
+# --- what is supported ---
+
+
+@pytest.mark.parametrize(
+    ("facts", "config", "says"),
+    [
+        (Facts(domains=()), Config(), "this cluster serves no computedomains.resource.nvidia.com; install NVIDIA's DRA driver, or remove grove.io/mnnvl-enabled"),
+        (Facts(domains=("v9",)), Config(), "as v9, and mode driver knows v1beta1"),
+        (Facts(), Config(), "MNNVL cannot be had yet"),
+        (SERVED, Config(feature="off"), 'switched off here (feature: "off")'),
+        (SERVED._replace(fabric_nodes=0), Config(require_fabric_nodes=True), "no node carries the label nvidia.com/gpu.clique"),
+        (SERVED._replace(fabric_nodes=None), Config(require_fabric_nodes=True), "the nodes have not been read"),
+        (SERVED._replace(claims=()), Config(mode="literal"), "no resourceclaims that we know"),
+    ],
+)  # fmt: skip
+def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
+    facts: Facts, config: Config, says: str
+) -> None:
+    refused = admit(enrolled(), config, support=judge(facts, config))
+    assert not refused.allowed
+    assert says in refused.message
+    lenient = Config(**{**{key: getattr(config, key) for key in config.__struct_fields__}, "on_unsupported": "ignore"})
+    ignored = admit(enrolled(), lenient, support=judge(facts, lenient))
+    assert (ignored.allowed, ignored.result, ignored.patch) == (True, "unsupported", ())
+    assert says in ignored.warnings[0]
+
+
+def test_what_hardware_says_is_a_warning() -> None:
+    answer = admit(enrolled(), support=judge(Facts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER))
+    assert answer.result == "injected"
+    assert [said.split(":")[0] for said in answer.warnings] == [
+        "there is no DeviceClass compute-domain-default-channel.nvidia.com",
+        "no node carries the label nvidia.com/gpu.clique",
+    ]
+
+
+# --- what is written ---
+
+
+def test_a_decision_that_a_template_brought_along_is_nobodys() -> None:
+    forged = {DECISION: '{"v":1,"mode":"driver","scope":"replica","cd":"victim-cd","claim":"victim","gang":"x"}'}
+    off = podclique("t-0-w", "t", annotations=dict(forged))
+    assert DECISION not in patched(off, admit(off))["metadata"]["annotations"]
+    assert DECISION not in patched(off, on_update(off, podclique("t-0-w", "t")))["metadata"]["annotations"]
+    on = podclique("t-0-w", "t", annotations={**ON, **forged})
+    assert "victim" not in json.dumps(patched(on, admit(on)))
+
+
+def test_a_decision_of_a_later_version_is_not_guessed_at() -> None:
+    stored = podclique("t-0-w", "t", annotations={**ON, DECISION: '{"v":2,"new":true}'})
+    assert on_update(enrolled(), stored).message == (
+        "PodClique default/t-0-w: its decision has version 2, and this program knows 1; install the release that wrote it, or a later one."
+    )
+
+
+def test_a_decision_holds_whatever_the_annotations_and_the_mode_become() -> None:
+    stored = patched(enrolled(), admit(enrolled()))
+    changed = podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": "false", "grove.io/mnnvl-scope": "clique"})
+    assert patched(changed, on_update(changed, stored, LITERAL)) == stored
+
+
+def test_a_clique_that_loses_its_gpus_loses_the_claim_and_keeps_the_decision() -> None:
+    stored = patched(enrolled(), admit(enrolled()))
+    cpu = copy.deepcopy(stored)
+    cpu["spec"]["podSpec"]["containers"][0]["resources"]["limits"] = {"cpu": 1}
+    done = patched(cpu, on_update(cpu, stored))
+    assert done["metadata"] == stored["metadata"]
+    assert "resourceClaims" not in done["spec"]["podSpec"]
+    assert "claims" not in done["spec"]["podSpec"]["containers"][0]["resources"]
+
+
+OURS = {"key": FABRIC_LABEL, "operator": "Exists"}
+OTHER = {"key": "zone", "operator": "In", "values": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "terms"),
+    [
+        (None, [{"matchExpressions": [OURS]}]),
+        ({"podAffinity": {}}, [{"matchExpressions": [OURS]}]),
+        ({"nodeAffinity": None}, [{"matchExpressions": [OURS]}]),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchExpressions": [OURS]}]),
+        (
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [OTHER]}, {"matchFields": [OTHER]}, {}]}}},
+            [{"matchExpressions": [OTHER, OURS]}, {"matchFields": [OTHER], "matchExpressions": [OURS]}, {}],
+        ),
+    ],
+)  # fmt: skip
+def test_placement_is_required_beside_what_is_required_and_only_once(
+    affinity: Object | None, terms: list[Object]
+) -> None:
+    config = Config(placement="fabric")
+    found = enrolled(pod(**({"affinity": affinity} if affinity else {})))
+    stored = patched(found, admit(found, config))
+    required = stored["spec"]["podSpec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required == {"nodeSelectorTerms": terms}
+    assert admit(stored, config).patch == ()
+    assert patched(found, on_update(found, stored, DRIVER)) == stored
+
+
+# --- properties ---
+
+OTHERS = {ClaimRef("ResourceClaim", "x"): ()}
+"""What is known of the claims that generated pods have."""
+
+names = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+amounts = st.sampled_from([0, 1, 8, "0", "2", "1k"])
+claim_names = st.sampled_from(["a", "b", "mnnvl", "c"])
+
+
+@st.composite
+def containers(draw: st.DrawFn) -> Object:
+    found: Object = {"name": draw(names), "image": "x"}
+    if draw(st.booleans()):
+        found["resources"] = {}
+        if draw(st.booleans()):
+            found["resources"][draw(st.sampled_from(["limits", "requests"]))] = {
+                draw(st.sampled_from([GPU, "cpu"])): draw(amounts)
+            }
+        if draw(st.booleans()):
+            found["resources"]["claims"] = [
+                {"name": name} for name in draw(st.lists(claim_names, max_size=3, unique=True)) if name != "mnnvl"
+            ]
+    return found
+
+
+@st.composite
+def podcliques(draw: st.DrawFn) -> Object:
+    set_, name = draw(names), draw(names)
+    spec: Object = {"containers": draw(st.lists(containers(), min_size=1, max_size=3))}
+    if draw(st.booleans()):
+        spec["initContainers"] = draw(st.lists(containers(), max_size=2))
+    if draw(st.booleans()):
+        spec["resourceClaims"] = [
+            {"name": one, "resourceClaimName": "x"}
+            for one in draw(st.lists(claim_names, max_size=3, unique=True))
+            if one != "mnnvl"
+        ]
+    annotations = {"a/b": "c", **draw(st.sampled_from([{}, ON, {**ON, "grove.io/mnnvl-scope": "clique"}]))}
+    return podclique(f"{set_}-0-{name}", set_, annotations=draw(st.sampled_from([annotations, annotations])), pod=spec)
+
+
+@settings(deadline=None)
+@given(podcliques(), st.sampled_from([DRIVER, LITERAL, Config(placement="fabric")]))
+def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(found: Object, config: Config) -> None:
+    answer = admit(found, config, classes=OTHERS)
+    once = patched(found, answer)
+    again = admit(once, config, classes=OTHERS)
+    assert again.patch == ()
+    assert again.decision == answer.decision
+    assert patched(found, on_update(found, once, config)) == once
+    assert _without_ours(once) == _without_ours(found)
+
+
+@settings(deadline=None)
+@given(podcliques(), st.sampled_from(["before", "after"]))
+def test_another_webhook_before_or_after_leads_to_the_same_pod(found: Object, order: str) -> None:
+    """One that puts an init container with GPUs in front, as Preflight's does for pods, and is called again when somebody else changed something."""
+
+    def other(one: Object) -> Object:
+        done = copy.deepcopy(one)
+        kept = [c for c in done["spec"]["podSpec"].get("initContainers", []) if c["name"] != "preflight-x"]
+        present = [c for c in done["spec"]["podSpec"].get("initContainers", []) if c["name"] == "preflight-x"]
+        done["spec"]["podSpec"]["initContainers"] = [*(present or [container("preflight-x", 1)]), *kept]
+        return done
+
+    def ours(one: Object) -> Object:
+        return patched(one, admit(one, classes=OTHERS))
+
+    first, second = (other, ours) if order == "before" else (ours, other)
+    done = second(first(found))
+    settled = ours(done)
+    assert settled == ours(other(ours(found)))
+    assert ours(settled) == settled
+
+
+def _without_ours(found: Object) -> Object:
+    done = copy.deepcopy(found)
+    spec = done["spec"]["podSpec"]
+    for one in [*spec["containers"], *spec.get("initContainers", ()), {"resources": spec}]:
+        at = one.get("resources", {})
+        for key in ("claims", "resourceClaims"):
+            if at.get(key) is not None and not (rest := [c for c in at[key] if c["name"] != "mnnvl"]):
+                del at[key]
+            elif key in at:
+                at[key] = rest
+    spec.pop("affinity", None)
+    annotations = done["metadata"].get("annotations", {})
+    done["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k == "a/b"}
+    return done
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    json_values,
+    st.sampled_from(["metadata", "spec", "labels", "podSpec", "containers", "resourceClaims", "affinity", "whole"]),
+    st.booleans(),
+)
+def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -> None:
+    found: Any = enrolled()
+    match where:
+        case "metadata" | "spec":
+            found[where] = value
+        case "labels":
+            found["metadata"]["labels"] = value
+        case "podSpec":
+            found["spec"]["podSpec"] = value
+        case "whole":
+            found = value
+        case _:
+            found["spec"]["podSpec"][where] = value
+    config = LITERAL if literal else Config(placement="fabric")
+    raw = json.dumps(found).encode()
+    for review in (
+        Review("CREATE", "default", raw),
+        Review("UPDATE", "default", raw, json.dumps(patched(enrolled(), admit(enrolled()))).encode()),
+        Review("UPDATE", "default", json.dumps(enrolled()).encode(), raw),
+        Review("CREATE", "default", raw[:-1]),
+    ):
+        answer = decide(review, config, Known(support(config), None, True, {}))
+        assert answer.allowed or answer.message.endswith(".") or answer.needs
+        if (
+            answer.allowed
+            and review.object == raw
+            and isinstance(found, dict)
+            and isinstance(found.get("metadata"), dict)
+        ):
+            applied(found, list(answer.patch))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"null", b"[" * 100_000, b'{"metadata":' * 50_000, b'{"metadata":{"name":"\xff"}}', b'{"spec":1e999}']
+)
+def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
+    for review in (Review("CREATE", "default", raw), Review("UPDATE", "default", raw, raw)):
+        answer = decide(review, DRIVER, Known(support(DRIVER), None, True, {}))
+        assert not answer.allowed
+        assert len(answer.message) < 400
+
+
+def test_a_podclique_of_over_a_megabyte_is_judged_like_a_small_one() -> None:
+    env = [{"name": f"V{i}", "value": "x" * 1000} for i in range(1400)]
+    found = enrolled(pod(container(env=env)))
+    assert len(json.dumps(found)) > 1_400_000
+    answer = admit(found)
+    assert len(json.dumps(answer.patch)) < 1000
+    assert admit(patched(found, answer)).patch == ()
+
+
+def test_more_containers_than_any_node_starts_are_refused() -> None:
+    answer = admit(enrolled(pod(*[container(f"c{i}") for i in range(513)])))
+    assert answer.message == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512."

@@ -1,0 +1,187 @@
+"""What people type, and what they read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from cliques import DRIVER, Object, clique, group, pcs, support
+from grove_world import NOW, Cluster
+from preflight_mnnvl.config import Config, ConfigError, json_schema, parse
+from preflight_mnnvl.explain import explain, text
+from preflight_mnnvl.objects import BadObject
+from preflight_mnnvl.show import Pod, show
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "preflight_mnnvl", *args], input=stdin, capture_output=True, text=True, check=False
+    )
+
+
+def test_explain_tells_domains_members_nodes_and_patches() -> None:
+    done = run("explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--grove-nodes", "8")
+    assert (done.returncode, done.stderr) == (0, "")
+    for said in (
+        "2 ComputeDomains, 12 nodes needed",
+        "distributed-training-1-cd  scope replica, 6 pods, 36 GPUs, owner PodGang distributed-training-1",
+        "need 12 nodes, one each, and 8 carry the label",
+        "+        claims:",
+        "+      resourceClaimTemplateName: distributed-training-0-mnnvl-claim",
+    ):
+        assert said in done.stdout
+    assert "\x1b" not in done.stdout
+    assert (
+        "\x1b[32m" in run("explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--color", "always").stdout
+    )
+
+
+def test_explain_in_json_and_yaml_says_the_same() -> None:
+    path = str(FIXTURES / "e3-scalable-inference.yaml")
+    as_json = json.loads(run("explain", "-f", path, "-o", "json").stdout)
+    assert as_json == yaml.safe_load(run("explain", "-f", path, "-o", "yaml").stdout)
+    assert [one["gang"].removeprefix("scalable-inference-0") for one in as_json["domains"]] == [
+        "",
+        "-inference-pool-0",
+        "-inference-pool-1",
+    ]
+
+
+def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
+    set_ = yaml.safe_dump(pcs("t", [clique("a")], annotations={**ON, "grove.io/mnnvl-scope": "pod"}))
+    done = run("explain", "-f", "-", stdin=set_)
+    assert done.returncode == 1
+    assert 'refused  metadata.annotations[grove.io/mnnvl-scope]: the scope "pod" is unknown' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stdin", "says"),
+    [
+        ("", "-: has no PodCliqueSet; give a file with one."),
+        ("kind: Pod", "-: has no PodCliqueSet; give a file with one."),
+        ("a: [", "-: line 1, column 5: not YAML"),
+        ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "-: document 1: it is no PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
+        ("a: 1\na: 2", "-: line 2: the key a is in line 1 already; keep one of the two."),
+        ("a: 2020-01-01", "-: line 1: a value of the kind timestamp is not allowed; write it as a text, in quotes."),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_ends_with_two(stdin: str, says: str) -> None:
+    done = run("explain", "-f", "-", stdin=stdin)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(says)
+    assert "Traceback" not in done.stderr
+
+
+def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("mode: litteral\nfeature: on\ngpuResources: []\nplacment: any\ninstance: '-x'\n")
+    done = run("validate-config", str(path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{path}: placment: unknown key; write placement instead, or remove it.",
+        f"{path}: feature: must be one of auto, off; found true.",
+        f"{path}: gpuResources: must not be empty; found an empty list.",
+        f'{path}: instance: must match ^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$ (The value of a label); found the string "-x".',
+        f'{path}: mode: must be one of driver, literal; found the string "litteral".',
+    ]
+    path.write_text("mode: literal\n")
+    assert run("validate-config", str(path)).returncode == 0
+    assert (
+        run("validate-config", str(tmp_path / "none")).stderr
+        == f"{tmp_path / 'none'}: cannot be read (No such file or directory); give a readable file.\n"
+    )
+
+
+def test_a_configuration_must_mean_something() -> None:
+    assert parse("") == Config()
+    with pytest.raises(ConfigError, match="fabric"):
+        parse("mode: literal\nplacement: fabric\n")
+    with pytest.raises(ConfigError, match="more than once"):
+        parse("gpuResources: [a, a]\n")
+
+
+def test_the_schema_is_one_and_takes_the_defaults() -> None:
+    schema = json.loads(run("schema").stdout)
+    assert schema == json.loads(json.dumps(json_schema()))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(msgspec.json.encode(Config())), schema)
+
+
+def test_help_is_a_manual_of_what_there_is() -> None:
+    said = run("--help").stdout
+    for word in (
+        "explain",
+        "validate-config",
+        "schema",
+        "grove.io/mnnvl-enabled",
+        "scalingGroupReplica",
+        "exit status",
+    ):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"spec": {"template": {"cliques": [{}]}}},
+        {"metadata": {"name": 1}},
+        {"spec": {"template": {"cliques": [{"name": "a", "spec": {"podSpec": 7}}]}}, "metadata": {"annotations": ON}},
+    ],
+)
+def test_explain_tells_something_of_any_object(found: Object) -> None:
+    try:
+        told = explain(found, DRIVER)
+    except BadObject:
+        return
+    assert text(told, color=True)
+
+
+def test_explain_stops_at_a_bound() -> None:
+    told = explain(pcs("t", [clique("a")], annotations=ON, replicas=2**31 - 1), DRIVER)
+    assert not told.complete
+    assert "more than 2000 PodCliques" in text(told)
+
+
+def test_show_goes_from_the_set_to_its_pods() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(pcs("t", [clique("w")], [group("g", [], None)], ON))
+    cluster.grove("t")
+    cluster.store["cd"]["t-0-cd"]["status"] = {"status": "Ready", "nodes": [{"name": "n1", "status": "Ready"}]}
+    cluster.store["pclq"]["t-0-x"] = {
+        "metadata": {
+            "name": "t-0-x",
+            "namespace": "default",
+            "annotations": {"mnnvl.nvsentinel.nvidia.com/domain": "?"},
+        }
+    }
+    pods = [
+        msgspec.convert(
+            {
+                "metadata": {"name": f"t-0-w-{i}", "namespace": "default", "labels": {"grove.io/podclique": "t-0-w"}},
+                "spec": spec,
+            },
+            Pod,
+        )
+        for i, spec in enumerate([{"nodeName": "n1", "resourceClaims": [{"name": "mnnvl"}]}, {}])
+    ]
+    assert show(cluster.world(), pods, DRIVER, support(DRIVER), NOW).splitlines() == [
+        "PodCliqueSet default/t",
+        "  ComputeDomain t-0-cd: adopted",
+        "    The ComputeDomain t-0-cd belongs to the PodGang t-0.",
+        "    Ready; nodes: n1 (Ready)",
+        "    PodClique t-0-w",
+        "      t-0-w-0 on n1, with its claim",
+        "      t-0-w-1 on no node yet, WITHOUT its claim",
+        "ignored  PodClique default/t-0-x: the annotation mnnvl.nvsentinel.nvidia.com/domain is none that the webhook wrote",
+    ]
+    assert show(cluster.world(), pods, DRIVER, support(DRIVER), NOW, only="u").startswith("ignored")

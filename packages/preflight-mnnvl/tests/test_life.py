@@ -1,0 +1,245 @@
+"""A set from its creation to its end, with a controller that may die before any of its writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from contextlib import suppress
+
+import pytest
+from cliques import DRIVER, GPU, LITERAL, Object, clique, group, pcs
+from grove_world import Cluster, Died
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_mnnvl.config import Config
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
+
+
+def a_set(replicas: int = 1, pool: int = 3, least: int = 1) -> Object:
+    cliques = [
+        clique("w", annotations=ON),
+        clique("alone", annotations=BY_CLIQUE),
+        clique("cpu", gpus=None),
+        clique("p"),
+    ]
+    return pcs("t", cliques, [group("g", ["p"], BY_GROUP, pool, least)], replicas=replicas)
+
+
+def names(replicas: int, pool: int) -> set[str]:
+    return {
+        name
+        for r in range(replicas)
+        for name in (f"t-{r}-cd", f"t-{r}-alone-cd", *(f"t-{r}-g-{i}-cd" for i in range(pool)))
+    }
+
+
+def versions(cluster: Cluster) -> dict[str, str]:
+    return {name: one["metadata"]["resourceVersion"] for name, one in cluster.store["cd"].items()}
+
+
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
+def test_scaling_makes_and_removes_exactly_the_right_domains_and_touches_no_sibling(config: Config, least: int) -> None:
+    cluster = Cluster(config)
+    seen: dict[str, str] = {}
+    for replicas, pool in ((1, 3), (4, 3), (2, 3), (2, 5), (2, 2)):
+        cluster.apply(a_set(replicas, pool, least))
+        cluster.grove("t")
+        now = versions(cluster)
+        assert set(now) == names(replicas, pool)
+        assert set(cluster.store["claim"]) == {name.removesuffix("-cd") + "-mnnvl-claim" for name in now}
+        assert {name: now[name] for name in now if name in seen} == {name: seen[name] for name in now if name in seen}
+        seen = now
+    assert cluster.refused == []
+
+
+def test_nothing_is_left_of_a_set_that_is_deleted() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(a_set(2))
+    cluster.grove("t")
+    cluster.delete("pcs", "t")
+    cluster.collect()
+    cluster.settle()
+    assert {kind: len(found) for kind, found in cluster.store.items()} == dict.fromkeys(cluster.store, 0)
+
+
+def test_nothing_is_left_of_a_replica_that_never_had_a_gang() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(a_set(2))
+    cluster.cliques("t")  # Grove makes no PodGang in time
+    cluster.settle()
+    assert set(cluster.domains()) == names(2, 3)
+    cluster.apply(a_set(1))
+    cluster.cliques("t")
+    cluster.settle()
+    assert set(cluster.domains()) == names(1, 3)
+    assert set(cluster.domains().values()) == {"PodCliqueSet t"}
+    assert "MnnvlDomainReleased" in cluster.told.values()
+
+
+def test_a_literal_claim_without_its_domain_is_let_go_too() -> None:
+    cluster = Cluster(LITERAL)
+    cluster.apply(a_set(2))
+    cluster.cliques("t")
+    cluster.apply(a_set(1))
+    cluster.cliques("t")
+    cluster.delete("cd", "t-1-cd")
+    cluster.settle()
+    assert set(cluster.store["claim"]) == {name.removesuffix("-cd") + "-mnnvl-claim" for name in names(1, 3)}
+
+
+def test_what_no_podclique_needs_is_not_let_go_at_once() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(a_set(1))
+    cluster.cliques("t")
+    cluster.turn()
+    cluster.store["pclq"].clear()  # as a mirror that is not read yet looks like
+    turn = cluster.turn()["default", "t-0-cd"]
+    assert (turn.state, turn.actions, turn.again) == ("unclaimed", (), cluster.now + 5)
+
+
+def test_gang_termination_keeps_the_domain() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(a_set(1))
+    cluster.grove("t")
+    before = versions(cluster)
+    cluster.store["pclq"].clear()
+    cluster.settle()
+    cluster.grove("t")
+    assert versions(cluster) == before
+
+
+def test_a_changed_template_is_injected_again_and_keeps_its_claim() -> None:
+    cluster = Cluster(DRIVER)
+    set_ = a_set(1)
+    cluster.apply(set_)
+    cluster.grove("t")
+    before = copy.deepcopy(cluster.store["pclq"]["t-0-w"])
+    writes = len(cluster.writes)
+    set_ = copy.deepcopy(set_)
+    set_["spec"]["template"]["cliques"][0]["spec"]["podSpec"]["containers"].append(
+        {"name": "second", "resources": {"requests": {GPU: "1"}, "claims": [{"name": "own"}]}}
+    )
+    cluster.apply(set_)
+    cluster.grove("t")
+    now = cluster.store["pclq"]["t-0-w"]
+    assert now["spec"]["podSpec"]["resourceClaims"] == before["spec"]["podSpec"]["resourceClaims"]
+    assert now["spec"]["podSpec"]["containers"][1]["resources"]["claims"] == [{"name": "own"}, {"name": "mnnvl"}]
+    assert len(cluster.writes) == writes
+
+
+@pytest.mark.parametrize("gang_first", [False, True])
+@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
+def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(config: Config, gang_first: bool) -> None:
+    def run(dies_before: int | None) -> tuple[Object, list[str], bool]:
+        cluster = Cluster(config)
+        cluster.apply(a_set(2))
+        died = False
+        for step in (
+            (cluster.gangs, cluster.cliques, cluster.cliques) if gang_first else (cluster.cliques, cluster.gangs)
+        ):
+            step("t")
+            cluster.dies_before, dies_before = dies_before, None
+            try:
+                cluster.turn()
+            except Died:
+                died = True
+            dies_before, cluster.dies_before = cluster.dies_before, None
+        cluster.grove("t")
+        return _comparable(cluster), [one for one in cluster.writes if one.startswith("make")], died
+
+    wanted, made, _ = run(None)
+    assert len(made) == len(set(made)) == (0 if config.mode == "literal" else 10)
+    for before in range(200):
+        end, makes, died = run(before)
+        assert end == wanted
+        assert sorted(makes) == sorted(made)
+        if not died:
+            assert before > 5
+            return
+    raise AssertionError("it writes without end")
+
+
+def _comparable(cluster: Cluster) -> Object:
+    """Without uids and versions; owners by name, and all of them living."""
+    uids = {
+        one["metadata"]["uid"]: f"{kind} {name}" for kind, found in cluster.store.items() for name, one in found.items()
+    }
+    text = json.dumps(cluster.store, sort_keys=True)
+    for uid, name in uids.items():
+        text = text.replace(f'"{uid}"', f'"{name}"')
+    found = json.loads(text)
+    for kind in found.values():
+        for one in kind.values():
+            del one["metadata"]["resourceVersion"]
+    return found  # type: ignore[no-any-return]
+
+
+STEPS = (
+    *(
+        "cliques",
+        "gangs",
+        "turn",
+        "driver",
+        "collect",
+        "settle",
+        "terminated",
+        "lost gang",
+        "lost domain",
+        "lost claim",
+        "restart",
+        "dies",
+        "later",
+    ),
+    *("up", "down", "pool up", "pool down"),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(STEPS), max_size=25),
+    st.sampled_from(["grove", "requirement"]),
+    st.sampled_from([DRIVER, LITERAL]),
+)
+def test_any_order_of_events_ends_with_what_living_podcliques_need(
+    steps: list[str], labels: str, config: Config
+) -> None:
+    cluster = Cluster(config, labels=labels)
+    replicas, pool = 1, 2
+    cluster.apply(a_set(replicas, pool))
+    for step in steps:
+        replicas = max(1, min(3, replicas + {"up": 1, "down": -1}.get(step, 0)))
+        pool = max(1, min(4, pool + {"pool up": 1, "pool down": -1}.get(step, 0)))
+        cluster.apply(a_set(replicas, pool))
+        match step:
+            case "cliques" | "gangs":
+                getattr(cluster, step)("t")
+            case "turn" | "driver" | "collect" | "settle" | "restart":
+                getattr(cluster, step)()
+            case "terminated":
+                cluster.store["pclq"].clear()
+            case "lost gang" if cluster.store["pg"]:
+                cluster.delete("pg", min(cluster.store["pg"]))
+            case "lost domain" if cluster.store["cd"]:
+                cluster.delete("cd", min(cluster.store["cd"]))
+            case "lost claim" if cluster.store["claim"]:
+                cluster.delete("claim", min(cluster.store["claim"]))
+            case "later":
+                cluster.now += 40
+            case "dies":
+                cluster.dies_before = 1
+                with suppress(Died):
+                    cluster.turn()
+                cluster.dies_before = None
+    cluster.grove("t")
+    assert cluster.refused == []
+    assert set(cluster.store["cd"]) == names(replicas, pool)
+    for one in cluster.store["cd"].values():
+        (owner,) = one["metadata"]["ownerReferences"]
+        gang = cluster.store["pg"][owner["name"]]["metadata"]
+        assert (owner["kind"], owner["uid"]) == ("PodGang", gang["uid"])
+        assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+    assert {one.state for one in cluster.turn().values()} == {"adopted"}

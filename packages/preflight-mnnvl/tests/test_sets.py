@@ -1,0 +1,294 @@
+"""PodCliqueSets: what would fail later is said at once, what was decided stays, and what is older passes."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from cliques import (
+    DRIVER,
+    LITERAL,
+    SERVED,
+    Object,
+    admit,
+    clique,
+    container,
+    decoded_set,
+    group,
+    pcs,
+    podclique,
+    support,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.expansion import expand, plan
+from preflight_mnnvl.sets import SetAnswer, problems, review, warnings
+from preflight_mnnvl.support import Facts, judge
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+SCOPE = "grove.io/mnnvl-scope"
+
+
+def create(found: Object, config: Config = DRIVER) -> SetAnswer:
+    return review("CREATE", json.dumps(found).encode(), None, config, support(config))
+
+
+def update(new: Object, old: Object, config: Config = DRIVER) -> SetAnswer:
+    return review("UPDATE", json.dumps(new).encode(), json.dumps(old).encode(), config, support(config))
+
+
+def test_all_problems_are_said_at_once_with_their_paths() -> None:
+    cliques = [
+        clique("a", annotations={**ON, SCOPE: "pod"}),
+        clique("b", annotations={**ON, SCOPE: "scalingGroupReplica"}),
+        clique("c", annotations={**ON, "grove.io/mnnvl-group": "rack"}),
+        clique("d", annotations=ON, resourceClaims=[]),
+        clique("e"),
+    ]
+    cliques[3]["spec"]["podSpec"]["resourceClaims"] = [{"name": "mnnvl", "resourceClaimName": "x"}]
+    answer = create(pcs("t", cliques))
+    assert [problem.split(": ")[0] for problem in answer.problems] == [
+        "spec.template.cliques[0].annotations[grove.io/mnnvl-scope]",
+        "spec.template.cliques[1].annotations[grove.io/mnnvl-scope]",
+        "spec.template.cliques[2]",
+        'spec.template.cliques[3].spec.podSpec.resourceClaims[0] is called "mnnvl", which is the name of the claim that is added here; rename it.',
+    ]
+    assert answer.message.startswith("PodCliqueSet default/t: spec.template.cliques[0]")
+
+
+def test_the_problem_of_an_inherited_annotation_is_said_where_it_stands() -> None:
+    answer = create(
+        pcs("t", [clique("a"), clique("b"), clique("cpu", gpus=None)], annotations={**ON, SCOPE: "Replica"})
+    )
+    assert answer.problems == (
+        'metadata.annotations[grove.io/mnnvl-scope]: the scope "Replica" is unknown; write one of replica, clique, scalingGroupReplica.',
+    )
+
+
+def test_a_scope_on_a_layer_without_effect_is_no_problem() -> None:
+    assert create(pcs("t", [clique("a")], annotations={SCOPE: "nonsense"})).allowed
+    assert create(pcs("t", [clique("a", gpus=None)], annotations={**ON, SCOPE: "nonsense"})).allowed
+
+
+def test_nothing_is_refused_of_a_clique_that_may_have_no_gpus() -> None:
+    set_ = pcs("t", [clique("a", gpus=None, annotations={**ON, SCOPE: "pod"})])
+    set_["spec"]["template"]["cliques"][0]["spec"]["podSpec"]["containers"][0]["resources"] = {
+        "claims": [{"name": "x"}]
+    }
+    assert create(set_).allowed
+
+
+def test_names_that_would_be_too_long_are_said() -> None:
+    answer = create(pcs("t" * 120, [clique("a" * 130, annotations={**ON, SCOPE: "clique"})]))
+    assert "would have 265 characters, more than 253; shorten the names of set and clique." in answer.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "groups", "meet"),
+    [
+        ("p-1", "w", [("p", ["w"])], True),
+        ("p-01", "w", [("p", ["w"])], False),
+        ("p-x", "w", [("p", ["w"])], False),
+        ("p-1-w", "w", [("p", ["w"])], False),
+        ("0", "w", [("a", ["0"]), ("a-1", ["w"])], True),
+    ],
+)
+def test_templates_whose_domains_will_have_one_name_are_said(
+    one: str, other: str, groups: list[tuple[str, list[str]]], meet: bool
+) -> None:
+    by_group = {**ON, SCOPE: "scalingGroupReplica"}
+    set_ = pcs(
+        "t",
+        [clique(one, annotations={**ON, SCOPE: "clique"}), clique(other)],
+        [group(name, cs, by_group) for name, cs in groups],
+    )
+    assert bool([p for p in create(set_).problems if "would be called like" in p]) is meet
+
+
+def test_what_cannot_be_had_is_said_at_once_or_warned_of() -> None:
+    set_ = decoded_set(pcs("t", [clique("a")], annotations=ON))
+    nothing = judge(Facts(domains=()), DRIVER)
+    (said,) = problems(set_, DRIVER, nothing)
+    assert said.startswith("metadata.annotations[grove.io/mnnvl-enabled]: MNNVL cannot be had: ")
+    lenient = Config(on_unsupported="ignore")
+    assert problems(set_, lenient, nothing) == []
+    assert warnings(set_, lenient, nothing) == [nothing.why]
+    assert problems(decoded_set(pcs("t", [clique("a")])), DRIVER, nothing) == []
+
+
+KEYS = ("grove.io/mnnvl-enabled", SCOPE, "grove.io/mnnvl-device-class")
+VALUES = [None, "", "true", "false", "replica", "clique", "scalingGroupReplica"]
+
+
+@pytest.mark.parametrize("layer", ["set", "clique", "group"])
+@pytest.mark.parametrize("key", KEYS)
+def test_the_three_annotations_cannot_be_changed_at_any_layer(layer: str, key: str) -> None:
+    def with_(value: str | None) -> Object:
+        found = {key: value} if value is not None else None
+        return pcs(
+            "t",
+            [clique("a", gpus=None, annotations=found if layer == "clique" else None)],
+            [group("g", ["a"], found if layer == "group" else None)],
+            found if layer == "set" else None,
+        )
+
+    path = {
+        "set": "metadata",
+        "clique": "spec.template.cliques[0]",
+        "group": "spec.template.podCliqueScalingGroups[0]",
+    }[layer]
+    for before in VALUES:
+        for after in VALUES:
+            answer = update(with_(after), with_(before))
+            assert answer.allowed is (before == after), (before, after)
+            if not answer.allowed:
+                assert answer.problems[0].startswith(f"{path}.annotations[{key}]: cannot be changed ")
+
+
+def test_cliques_and_groups_are_compared_by_name_and_not_by_place() -> None:
+    old = pcs("t", [clique("a", annotations=ON), clique("b")], [group("g", ["a"], ON), group("h", ["b"])])
+    new = copy.deepcopy(old)
+    new["spec"]["template"]["cliques"].reverse()
+    new["spec"]["template"]["podCliqueScalingGroups"].reverse()
+    assert update(new, old).allowed
+    new["spec"]["template"]["cliques"].append(clique("c", annotations=ON))
+    assert update(new, old).allowed
+
+
+def test_older_objects_deletion_and_the_end_of_finalizers_always_pass() -> None:
+    bad = pcs("t", [clique("a", annotations={**ON, SCOPE: "pod"})], annotations=ON)
+    assert not create(bad).allowed
+    more = copy.deepcopy(bad)
+    more["spec"]["replicas"] = 5
+    assert update(more, bad).allowed  # as old as we are, and no worse than before
+    going = copy.deepcopy(bad)
+    going["metadata"] |= {"deletionTimestamp": "2027-01-15T08:00:00Z", "annotations": {}}
+    assert update(going, bad).allowed
+    assert review("DELETE", None, json.dumps(bad).encode(), DRIVER, support(DRIVER)).allowed
+    worse = copy.deepcopy(bad)
+    worse["spec"]["template"]["cliques"].append(clique("b", annotations={**ON, SCOPE: "Clique"}))
+    assert [p.split(":")[0] for p in update(worse, bad).problems] == [
+        "spec.template.cliques[1].annotations[grove.io/mnnvl-scope]"
+    ]
+
+
+def test_warnings_name_what_will_surprise() -> None:
+    set_ = pcs(
+        "t",
+        [
+            clique("a", annotations={"grove.io/mnnvl-enabled": "yes"}),
+            clique("b", gpus=None, annotations=ON),
+            clique("c", annotations=ON),
+        ],
+        annotations={"grove.io/mnnvl-device-class": "x"},
+    )
+    assert create(set_).warnings == (
+        'spec.template.cliques[0].annotations: grove.io/mnnvl-enabled is "yes"; only "true" switches it on',
+        "spec.template.cliques[1]: no container asks for GPUs (nvidia.com/gpu), so its pods get no claim",
+        "grove.io/mnnvl-device-class has no effect here: the DRA driver makes the claims (mode: driver)",
+    )
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"[" * 100_000, b'{"spec":{"template":{"cliques":7}}}'])
+def test_what_is_no_podcliqueset_is_left_to_its_schema(raw: bytes) -> None:
+    answer = review("CREATE", raw, None, DRIVER, support(DRIVER))
+    assert answer.allowed
+    assert answer.warnings
+    assert review("UPDATE", json.dumps(pcs("t", [clique("a")])).encode(), raw, DRIVER, support(DRIVER)).allowed
+
+
+names = st.sampled_from(["a", "b", "p", "p-1", "0", "a-0", "w"])
+scopes = st.sampled_from([None, "replica", "clique", "scalingGroupReplica", "pod"])
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> Object:
+    def wish() -> dict[str, str]:
+        found = draw(st.sampled_from([{}, ON, ON, {"grove.io/mnnvl-enabled": "false"}]))
+        scope = draw(scopes)
+        return {**found, **({SCOPE: scope} if scope else {})}
+
+    cliques = [
+        clique(name, gpus=draw(st.sampled_from([8, None, "many"])), annotations=wish())
+        for name in draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    ]
+    left = [one["name"] for one in cliques]
+    groups = []
+    for name in draw(st.lists(st.sampled_from(["p", "a", "a-1"]), max_size=2, unique=True)):
+        taken = draw(st.lists(st.sampled_from(left), max_size=2, unique=True)) if left else []
+        left = [one for one in left if one not in taken]
+        groups.append(group(name, taken, wish(), draw(st.integers(1, 3))))
+    return pcs(draw(st.sampled_from(["t", "a-0"])), cliques, groups, wish(), draw(st.integers(1, 2)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(sets(), st.sampled_from([DRIVER, LITERAL]))
+def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domains_never_share_a_name(
+    set_: Object, config: Config
+) -> None:
+    """Those of PodCliques that Grove could make at all: it refuses a set in which two would have one name."""
+    decoded = decoded_set(set_)
+    made = list(expand(decoded, plan(decoded, config), 200))
+    if len({one.name for one in made}) < len(made):
+        return
+    by_name = {one["name"]: one for one in set_["spec"]["template"]["cliques"]}
+    refused: list[str] = []
+    of: dict[str, set[object]] = {}
+    for one in made:
+        template = by_name[one.planned.clique.name]
+        labels = {"gang": one.gang, "base": one.base}
+        if one.planned.group:
+            labels |= {
+                "group": f"{decoded.metadata.name}-{one.replica}-{one.planned.group.name}",
+                "index": str(one.group_index),
+            }
+        found = podclique(
+            one.name,
+            decoded.metadata.name,
+            one.replica,
+            dict(template.get("annotations", {})),
+            template["spec"]["podSpec"],
+            **labels,
+        )
+        answer = admit(found, config, set_)
+        if not answer.allowed:
+            refused.append(answer.message)
+        elif answer.decision:
+            identity = (
+                answer.decision.scope,
+                one.replica,
+                one.planned.group.name if one.planned.group else one.name,
+                one.group_index,
+            )
+            key = {"replica": identity[1:2], "clique": (one.name,), "scalingGroupReplica": identity[1:]}[
+                answer.decision.scope
+            ]
+            of.setdefault(answer.decision.cd, set()).add((answer.decision.scope, *key))
+    assert all(len(identities) == 1 for identities in of.values())
+    said = problems(decoded, config, support(config))
+    if refused:
+        assert said, refused
+    elif said:
+        assert all("would be called like" in one for one in said), said  # at some other scale they would
+
+
+def test_a_set_of_the_largest_numbers_is_reviewed_without_being_expanded() -> None:
+    answer = create(pcs("t", [clique("a", replicas=2**31 - 1)], [group("g", ["a"], None, 2**31 - 1)], ON, 2**31 - 1))
+    assert answer.allowed
+    assert f"need {(2**31 - 1) ** 3} nodes" in answer.warnings[0]
+    assert SERVED.fabric_nodes == 100
+
+
+def test_a_malformed_amount_is_said_by_its_place_in_the_set() -> None:
+    answer = create(
+        pcs(
+            "t",
+            [clique("a", gpus=None), {**clique("b"), "spec": {"podSpec": {"containers": [container(gpus="x")]}}}],
+            annotations=ON,
+        )
+    )
+    assert answer.problems == (
+        'spec.template.cliques[1].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] is "x", which is no amount; write e.g. 8.',
+    )

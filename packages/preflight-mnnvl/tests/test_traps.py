@@ -1,0 +1,308 @@
+"""Where the obvious way does not work: one test for each trap of which the decision is pure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cliques import (
+    DRIVER,
+    LITERAL,
+    SERVED,
+    admit,
+    clique,
+    container,
+    group,
+    on_update,
+    patched,
+    pcs,
+    podclique,
+    support,
+)
+from grove_world import Cluster
+from preflight_mnnvl.adoption import adoption
+from preflight_mnnvl.decision import read
+from preflight_mnnvl.names import DECISION
+from preflight_mnnvl.objects import Metadata
+from preflight_mnnvl.sets import problems, warnings
+from preflight_mnnvl.support import Facts, judge
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+
+
+def on(scope: str) -> dict[str, str]:
+    return {**ON, "grove.io/mnnvl-scope": scope}
+
+
+def cluster_of(*sets: dict[str, object], labels: str = "grove", literal: bool = False) -> Cluster:
+    cluster = Cluster(LITERAL if literal else DRIVER, labels=labels)
+    for one in sets:
+        cluster.apply(one)
+    return cluster
+
+
+def test_t1_a_domain_is_adopted_only_by_a_gang_that_is_stored_and_has_a_uid() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    cluster.cliques("t")
+    cluster.settle()
+    assert cluster.domains() == {"t-0-cd": "PodCliqueSet t"}
+    cluster.gangs("t")
+    cluster.settle()
+    assert cluster.domains() == {"t-0-cd": "PodGang t-0"}
+    uid = cluster.store["cd"]["t-0-cd"]["metadata"]["ownerReferences"][0]["uid"]
+    assert uid == cluster.store["pg"]["t-0"]["metadata"]["uid"]
+
+
+def test_t2_a_base_gang_does_not_take_the_domains_of_other_gangs() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], [group("g", ["w"], on("scalingGroupReplica"), 3, 1)]))
+    cluster.grove("t")
+    assert cluster.domains() == {
+        "t-0-g-0-cd": "PodGang t-0",
+        "t-0-g-1-cd": "PodGang t-0-g-0",
+        "t-0-g-2-cd": "PodGang t-0-g-1",
+    }
+    assert cluster.store["cd"]["t-0-g-2-cd"]["metadata"]["labels"]["grove.io/podgang"] == "t-0-g-1"
+
+
+def test_t3_the_gang_is_that_of_the_label_whatever_the_index_is() -> None:
+    found = podclique(
+        "t-0-g-7-w", "t", annotations=on("scalingGroupReplica"), group="t-0-g", index="7", gang="anything"
+    )
+    assert (decision := admit(found).decision) is not None
+    assert (decision.cd, decision.gang) == ("t-0-g-7-cd", "anything")
+
+
+def test_t4_in_driver_mode_each_pod_has_a_claim_of_its_own() -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    entry = patched(found, admit(found))["spec"]["podSpec"]["resourceClaims"]
+    assert entry == [{"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}]
+    entry = patched(found, admit(found, LITERAL))["spec"]["podSpec"]["resourceClaims"]
+    assert entry == [{"name": "mnnvl", "resourceClaimName": "t-0-mnnvl-claim"}]
+
+
+@pytest.mark.parametrize(
+    ("served", "mode", "version"),
+    [
+        (("v1beta1",), DRIVER, "v1beta1"),
+        (("v1", "v1beta1"), DRIVER, "v1beta1"),
+        (("v1alpha1",), DRIVER, ""),
+        (("v1alpha1",), LITERAL, "v1alpha1"),
+        (("v1alpha1", "v1beta1"), LITERAL, "v1beta1"),
+        ((), LITERAL, ""),
+    ],
+)
+def test_t5_the_version_is_one_that_is_served_and_known(served: tuple[str, ...], mode: object, version: str) -> None:
+    assert judge(SERVED._replace(domains=served), mode).domain_version == version  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("served", "exactly"), [("v1", True), ("v1beta2", True), ("v1beta1", False)])
+def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: bool) -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    answer = admit(found, LITERAL, pcs("t", [clique("w")]), support=judge(SERVED._replace(claims=(served,)), LITERAL))
+    cd, claim = answer.make
+    assert claim["apiVersion"] == f"resource.k8s.io/{served}"
+    (request,) = claim["spec"]["devices"]["requests"]
+    wanted = request["exactly"] if exactly else request
+    assert wanted["deviceClassName"] == "compute-domain.nvidia.com"
+    assert wanted["selectors"] == [
+        {"cel": {"expression": 'device.attributes["compute-domain.nvidia.com"].name == "t-0-cd"'}}
+    ]
+    assert cd["spec"]["numNodes"] == 0
+
+
+def test_t5_a_literal_domain_has_a_channel_only_where_the_schema_wants_one() -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    for required in (True, False):
+        answer = admit(found, LITERAL, support=judge(SERVED._replace(channel_required=required), LITERAL))
+        assert ("channel" in answer.make[0]["spec"]) is required
+
+
+def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    cluster.grove("t")
+    first = cluster.store["cd"]["t-0-cd"]["metadata"]["uid"]
+    cluster.delete("pg", "t-0")
+    cluster.collect()
+    cluster.gangs("t")
+    cluster.settle()
+    again = cluster.store["cd"]["t-0-cd"]["metadata"]
+    assert again["uid"] != first
+    assert again["ownerReferences"][0]["uid"] == cluster.store["pg"]["t-0"]["metadata"]["uid"]
+    assert "MnnvlDomainRecreated" in cluster.told.values()
+    assert any("pods that joined the old domain must be restarted" in message for message in cluster.messages)
+
+
+def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_run() -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    assert admit(found).make == ()
+    from preflight_mnnvl.admission import Known, Review, decide
+
+    for dry in (True, False):
+        known = Known(support(LITERAL), None, True, {})
+        answer = decide(Review("CREATE", "default", json.dumps(found).encode(), dry_run=dry), LITERAL, known)
+        assert len(answer.make) == (0 if dry else 2)
+
+
+@pytest.mark.parametrize("labels", ["grove", "requirement"])
+def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: str) -> None:
+    set_ = pcs(
+        "t", [clique("w"), clique("v"), clique("cpu", gpus=None)], [group("g", ["v"], None, 3, 1)], ON, replicas=2
+    )
+    cluster = cluster_of(set_, labels=labels)
+    cluster.grove("t")
+    before = json.dumps(cluster.store, sort_keys=True)
+    writes = len(cluster.writes)
+    for _ in range(100):
+        assert cluster.cliques("t") == 0
+        cluster.turn()
+    assert json.dumps(cluster.store, sort_keys=True) == before
+    assert len(cluster.writes) == writes
+
+
+def test_t9_annotations_of_set_and_group_arrive_though_grove_does_not_copy_them() -> None:
+    set_ = pcs("t", [clique("w"), clique("v")], [group("g", ["v"], {"grove.io/mnnvl-scope": "clique"})], ON)
+    cluster = cluster_of(set_)
+    cluster.cliques("t")
+    w, v = (cluster.store["pclq"][name]["metadata"]["annotations"] for name in ("t-0-w", "t-0-g-0-v"))
+    assert {k: x for k, x in w.items() if k != DECISION} == ON
+    assert {k: x for k, x in v.items() if k != DECISION} == on("clique")
+
+
+def test_t9_a_template_is_found_by_its_whole_name_and_not_by_its_end() -> None:
+    set_ = pcs("t", [clique("worker", annotations=ON), clique("gpu-worker")], [group("g", ["gpu-worker"])])
+    found = podclique("t-0-g-0-gpu-worker", "t", group="t-0-g", index="0")
+    assert admit(found, DRIVER, set_).result == "not-enabled"
+
+
+def test_t10_adoption_counts_without_the_annotation_on_the_gang() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    cluster.grove("t")
+    assert cluster.store["pg"]["t-0"]["metadata"]["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+    del cluster.store["pg"]["t-0"]["metadata"]["annotations"]
+    (turn,) = cluster.turn().values()
+    assert (turn.state, turn.actions) == ("adopted", ())
+
+
+def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
+    patch = adoption(Metadata(name="a", uid="u", resource_version="7"), Metadata(name="gang", uid="g"))
+    assert [(step["op"], step["path"]) for step in patch[:3]] == [
+        ("test", "/metadata/uid"),
+        ("test", "/metadata/resourceVersion"),
+        ("add", "/metadata/ownerReferences"),
+    ]
+
+
+def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> None:
+    set_ = pcs(
+        "t", [clique("p-1", annotations=on("clique")), clique("w")], [group("p", ["w"], on("scalingGroupReplica"), 2)]
+    )
+    from cliques import decoded_set
+
+    (said,) = problems(decoded_set(set_), DRIVER, support(DRIVER))
+    assert said.startswith("spec.template.cliques[1].name: ")
+    assert "the clique p-1" in said
+    answer = admit(podclique("t-0-p-1", "t", annotations=on("clique")), DRIVER, set_)
+    assert answer.message.startswith(
+        "PodClique default/t-0-p-1: its domain t-0-p-1-cd would be called like one of a replica of the scaling group p"
+    )
+
+
+def test_t12_an_object_of_another_identity_is_never_used() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    theirs = {"metadata": {"name": "t-0-cd", "labels": {"team": "blue"}}, "spec": {}}
+    cluster.put("cd", theirs)
+    before = json.dumps(theirs)
+    cluster.grove("t")
+    assert json.dumps(cluster.store["cd"]["t-0-cd"]) == before
+    assert set(cluster.told.values()) == {"MnnvlDomainBlocked"}
+    (turn,) = cluster.turn().values()
+    assert turn.state == "blocked"
+    assert turn.again == cluster.now + 60
+
+
+def test_t13_nothing_of_ours_looks_like_groves_own() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    cluster.cliques("t")
+    cluster.turn()
+    meta = cluster.store["cd"]["t-0-cd"]["metadata"]
+    assert meta["labels"]["app.kubernetes.io/managed-by"] == "preflight-mnnvl"
+    assert (meta["ownerReferences"][0]["controller"], meta["ownerReferences"][0]["blockOwnerDeletion"]) == (
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize(("value", "refused"), [("rack", True), ("none", False)])
+def test_t13_both_features_at_once_are_refused(value: str, refused: bool) -> None:
+    set_ = pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-group": value})
+    answer = admit(podclique("t-0-w", "t"), DRIVER, set_)
+    assert answer.allowed is not refused
+    if refused:
+        assert (
+            'grove.io/mnnvl-group is "rack" at the PodCliqueSet while grove.io/mnnvl-enabled is "true"'
+            in answer.message
+        )
+
+
+def test_t14_a_set_that_needs_more_nodes_than_carry_the_label_is_warned_of() -> None:
+    from cliques import decoded_set
+
+    set_ = decoded_set(
+        pcs("t", [clique("w", replicas=4), clique("ps", gpus=2, replicas=2)], annotations=ON, replicas=2)
+    )
+    (said,) = warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=8), DRIVER))
+    assert "need 12 nodes, one each, and 8 carry the label nvidia.com/gpu.clique" in said
+    assert warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=12), DRIVER)) == []
+
+
+def test_t15_a_second_call_changes_nothing() -> None:
+    found = podclique(
+        "t-0-w",
+        "t",
+        annotations=ON,
+        pod={"containers": [container(), container("side", None)], "initContainers": [container("warm", 1)]},
+    )
+    once = patched(found, admit(found))
+    second = admit(once)
+    assert (second.result, second.patch) == ("unchanged", ())
+
+
+def test_t16_an_unknown_scope_is_refused_with_the_three_that_there_are() -> None:
+    for scope in ("Replica", "pod"):
+        answer = admit(podclique("t-0-w", "t", annotations=on(scope)))
+        assert answer.message == (
+            f'PodClique default/t-0-w: the scope "{scope}" is unknown; write one of replica, clique, scalingGroupReplica.'
+        )
+    assert admit(podclique("t-0-w", "t", annotations=on(""))).result == "injected"
+
+
+def test_t17_the_domain_is_wanted_as_soon_as_the_podclique_is_stored() -> None:
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
+    cluster.cliques("t")
+    (turn,) = cluster.turn().values()
+    assert [action.kind for action in turn.actions] == ["ComputeDomain"]
+    assert "pg" not in cluster.writes
+
+
+def test_t18_a_podclique_older_than_the_add_on_stays_without_and_that_is_told() -> None:
+    old = podclique("t-0-w", "t", annotations=ON)
+    answer = on_update(old, old)
+    assert (answer.allowed, answer.patch) == (True, ())
+    assert answer.warnings == (
+        "PodClique t-0-w was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",
+    )
+
+
+def test_t19_nothing_carries_a_finalizer_of_ours() -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    assert all("finalizers" not in body["metadata"] for body in admit(found, LITERAL).make)
+    assert "finalizer" not in json.dumps(patched(found, admit(found)))
+
+
+def test_the_stored_decision_is_repeated_though_the_cluster_can_no_longer_have_it() -> None:
+    found = podclique("t-0-w", "t", annotations=ON)
+    stored = patched(found, admit(found))
+    again = on_update(found, stored)
+    assert patched(found, again) == stored
+    assert read(stored["metadata"]["annotations"][DECISION]) is not None
+    assert not judge(Facts(), DRIVER).ok

@@ -1,0 +1,252 @@
+"""One turn about one domain: what is told, when it is looked at again, and what is never touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from cliques import DRIVER, LITERAL, admit, clique, patched, pcs, podclique, support
+from grove_world import NOW, Cluster
+from preflight_mnnvl.adoption import announcement
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.desired import Ignored, Member, member_of, wanted
+from preflight_mnnvl.events import MOST_SUBJECTS, about, refused_announcement
+from preflight_mnnvl.events import Subject as About
+from preflight_mnnvl.names import DECISION
+from preflight_mnnvl.objects import Metadata, PodClique
+from preflight_mnnvl.support import Facts, judge
+from preflight_mnnvl.turn import Turn
+from preflight_mnnvl.world import announcements, turns
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+
+
+def cluster(config: Config = DRIVER, **steps: bool) -> Cluster:
+    found = Cluster(config)
+    found.apply(pcs("t", [clique("w")], annotations=ON))
+    found.cliques("t")
+    return found
+
+
+def the_turn(found: Cluster) -> Turn:
+    (turn,) = found.turn().values()
+    return turn
+
+
+def test_a_claim_template_that_does_not_come_is_told_after_half_a_minute() -> None:
+    found = cluster()
+    found.turn()
+    assert (the_turn(found).again, set(found.told.values())) == (NOW + 30, {"MnnvlDomainCreated"})
+    found.now += 30
+    turn = the_turn(found)
+    assert turn.again is None
+    assert (
+        turn.why
+        == "the ComputeDomain t-0-cd has no ResourceClaimTemplate after 30 s: is the DRA driver's controller running?"
+    )
+    assert "MnnvlClaimTemplateMissing" in found.told.values()
+
+
+@pytest.mark.parametrize(
+    ("labels", "late", "blocked"),
+    [
+        ({}, 0, True),
+        ({"resource.nvidia.com/computeDomain": "older"}, 0, False),
+        ({"resource.nvidia.com/computeDomain": "older"}, 30, True),
+    ],
+)
+def test_a_claim_template_that_is_not_of_this_domain_is_told(labels: dict[str, str], late: int, blocked: bool) -> None:
+    found = cluster()
+    found.turn()
+    found.put("claim", {"metadata": {"name": "t-0-mnnvl-claim", "labels": labels}})
+    found.now += late
+    turn = the_turn(found)
+    assert (turn.state == "blocked") is blocked
+    assert ("MnnvlDomainBlocked" in found.told.values()) is blocked
+    assert turn.again == (found.now + 60 if blocked else NOW + 30)
+
+
+def test_a_literal_claim_of_somebody_else_is_told_and_left_alone() -> None:
+    found = Cluster(LITERAL)
+    found.apply(pcs("t", [clique("w")], annotations=ON))
+    found.put("claim", {"metadata": {"name": "t-0-mnnvl-claim"}, "spec": {}})
+    found.cliques("t")
+    before = dict(found.store["claim"]["t-0-mnnvl-claim"])
+    assert the_turn(found).state == "blocked"
+    assert found.store["claim"]["t-0-mnnvl-claim"] == before
+
+
+def test_a_domain_that_is_being_deleted_is_waited_for() -> None:
+    found = cluster()
+    found.turn()
+    found.delete("cd", "t-0-cd")
+    assert (the_turn(found).state, the_turn(found).actions) == ("ending", ())
+    found.collect()
+    assert [action.verb for action in the_turn(found).actions] == ["create"]
+    found.turn()
+    assert "MnnvlDomainRecreated" in found.told.values()
+
+
+def test_a_lost_domain_is_told_by_a_controller_that_has_never_seen_it() -> None:
+    found = cluster()
+    found.turn()
+    found.delete("cd", "t-0-cd")
+    found.collect()
+    found.restart()
+    found.store["pclq"]["t-0-w"]["status"] = {"scheduledReplicas": 2}
+    found.turn()
+    found.turn()
+    assert found.store["cd"]["t-0-cd"]["metadata"]["annotations"] == {
+        "mnnvl.nvsentinel.nvidia.com/recreated": "unknown"
+    }
+    assert "MnnvlDomainRecreated" in found.told.values()
+
+
+def test_nothing_is_made_for_a_set_that_is_going() -> None:
+    found = cluster()
+    found.store["pcs"]["t"]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    assert (the_turn(found).state, the_turn(found).actions) == ("wanted", ())
+
+
+def test_a_gang_that_is_going_adopts_nothing() -> None:
+    found = cluster()
+    found.turn()
+    found.gangs("t")
+    found.store["pg"]["t-0"]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    assert (the_turn(found).state, the_turn(found).actions) == ("owned-by-set", ())
+    assert announcements(found.world()) == {}
+
+
+def test_a_gang_is_announced_only_when_all_its_domains_are_its_own() -> None:
+    found = Cluster(DRIVER)
+    by_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
+    found.apply(pcs("t", [clique("a", annotations=by_clique), clique("b", annotations=by_clique)]))
+    found.grove("t")
+    del found.store["pg"]["t-0"]["metadata"]["annotations"]
+    assert list(announcements(found.world())) == [("default", "t-0")]
+    found.store["cd"]["t-0-b-cd"]["metadata"]["ownerReferences"][0]["uid"] = "other"
+    assert announcements(found.world()) == {}
+    assert announcement(Metadata(name="g", uid="u", annotations={"grove.io/mnnvl-resources-adopted": "true"})) is None
+
+
+@pytest.mark.parametrize("change", ["more owners", "other owner", "no controller"])
+def test_any_owner_but_the_one_is_replaced(change: str) -> None:
+    found = cluster()
+    found.gangs("t")
+    found.turn()
+    owners = found.store["cd"]["t-0-cd"]["metadata"]["ownerReferences"]
+    assert the_turn(found).state == "adopted"
+    match change:
+        case "more owners":
+            owners.append({**owners[0], "controller": False})
+        case "other owner":
+            owners[0]["name"] = "x"
+        case _:
+            owners[0]["controller"] = False
+    found.turn()
+    assert found.domains() == {"t-0-cd": "PodGang t-0"}
+    assert the_turn(found).state == "adopted"
+
+
+def test_a_domain_follows_its_podcliques_to_another_gang_when_the_recorded_one_is_gone() -> None:
+    found = cluster()
+    found.grove("t")
+    found.store["pclq"]["t-0-w"]["metadata"]["annotations"][DECISION] = found.store["pclq"]["t-0-w"]["metadata"][
+        "annotations"
+    ][DECISION].replace('"gang":"t-0"', '"gang":"t-0-x"')
+    found.put("pg", {"metadata": {"name": "t-0-x"}})
+    found.turn()
+    assert found.domains() == {"t-0-cd": "PodGang t-0-x"}
+    assert found.store["cd"]["t-0-cd"]["metadata"]["labels"]["grove.io/podgang"] == "t-0-x"
+    assert the_turn(found).actions == ()
+
+
+def test_where_it_cannot_be_had_nothing_is_written_and_it_is_told_once_it_is_known() -> None:
+    found = cluster()
+    for facts, told in ((Facts(), 0), (Facts(domains=()), 2)):
+        (turn,) = turns(found.world(), DRIVER, judge(facts, DRIVER), NOW).values()
+        assert (turn.state, turn.actions, len(turn.events)) == ("unsupported", (), told)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        ("nonsense", "is none that the webhook wrote"),
+        ('{"v":1}', "is none that the webhook wrote"),
+        ('{"v":7}', "its decision has version 7"),
+        (
+            '{"v":1,"mode":"driver","scope":"replica","cd":"victim-cd","claim":"victim","gang":"x"}',
+            "names victim-cd, and its labels t-0-cd",
+        ),
+    ],
+)
+def test_a_decision_that_the_webhook_did_not_write_makes_nothing(annotation: str, why: str) -> None:
+    found = podclique("t-0-w", "t", annotations={DECISION: annotation})
+    member = member_of(msgspec.convert(found | {"spec": {}}, PodClique))
+    assert isinstance(member, Ignored)
+    assert why in member.why
+
+
+def _member(name: str, gang: str, **labels: Any) -> Member:
+    found = podclique(
+        name,
+        "t",
+        annotations={**ON, **({"grove.io/mnnvl-scope": labels.pop("scope")} if "scope" in labels else {})},
+        gang=gang,
+        **labels,
+    )
+    done: Any = patched(found, admit(found))
+    member = member_of(msgspec.json.decode(msgspec.json.encode(done), type=PodClique))
+    assert isinstance(member, Member)
+    return member
+
+
+def test_of_several_gangs_the_base_is_taken_and_of_several_domains_of_one_name_one() -> None:
+    (one,) = wanted([_member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1"), _member("t-0-w", "t-0")]).values()
+    assert (one.gang, len(one.members)) == ("t-0", 2)
+    (one,) = wanted(
+        [
+            _member("t-0-p-1", "t-0", scope="clique"),
+            _member("t-0-p-1-w", "t-0", scope="scalingGroupReplica", group="t-0-p", index="1"),
+        ]
+    ).values()
+    assert [member.name for member in one.members] == ["t-0-p-1"]
+
+
+def test_the_label_of_a_base_gang_is_taken_for_a_domain_of_the_whole_replica() -> None:
+    assert _member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0").decision.gang == "t-0"
+    scoped = _member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0", scope="scalingGroupReplica")
+    assert scoped.decision.gang == "t-0-g-0"
+
+
+def test_one_fact_has_one_name_and_few_subjects() -> None:
+    subjects = [About("PodClique", "default", f"c{i}", f"u{i}") for i in range(100)]
+    first = about(subjects, "MnnvlDomainBlocked", "m", "fact")
+    assert len(first) == MOST_SUBJECTS + 1
+    assert first == about(subjects, "MnnvlDomainBlocked", "m", "fact")
+    assert not {one.name for one in first} & {one.name for one in about(subjects, "MnnvlDomainBlocked", "m", "other")}
+    assert {one.type for one in first} == {"Warning"}
+    assert "config.authorizer.exemptServiceAccountUserNames" in refused_announcement("t-0", "system:serviceaccount:a:b")
+
+
+def test_events_are_the_same_at_every_turn() -> None:
+    found = cluster()
+    found.gangs("t")
+    found.turn()
+    names = [event.name for turn in found.turn().values() for event in turn.events]
+    assert names == [event.name for turn in found.turn().values() for event in turn.events]
+    assert support(DRIVER).ok
+
+
+def test_a_claim_template_that_only_looks_like_ours_is_left_to_its_owner() -> None:
+    found = Cluster(DRIVER)
+    labels = {
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+        "app.kubernetes.io/instance": "preflight-mnnvl",
+    }
+    found.put("claim", {"metadata": {"name": "x-mnnvl-claim", "labels": labels}})
+    found.settle()
+    (turn,) = found.turn().values()
+    assert (turn.state, turn.actions, found.writes) == ("gone", (), [])
