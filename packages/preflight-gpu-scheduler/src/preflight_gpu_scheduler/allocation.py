@@ -29,13 +29,15 @@ class Allocation(msgspec.Struct, frozen=True):
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all members of one plan, ``members`` how many
-    those are."""
+    those are. ``first``, ``first_uid``: the member of the same namespace whose Binding decides for all (see :mod:`.gangs`)."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]
     node: str
     ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=64)]
     plan: str
     members: Annotated[int, msgspec.Meta(ge=1)]
+    first: str
+    first_uid: str
 
 
 def parse_allocated(text: str) -> Allocation | None:
