@@ -38,18 +38,25 @@ replace = msgspec.structs.replace
 class World:
     pods: dict[Key, Pod] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
-    version: int = 0
-    uids: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """By object, so that histories that differ only in the order of what does not touch lead to equal worlds."""
     past: dict[Key, list[Pod | None]] = field(default_factory=dict)
     """Every state that a mirror may still show of a pod."""
-    fenced: set[tuple[str, int]] = field(default_factory=set)
 
-    def _next(self) -> str:
-        self.version += 1
-        return str(self.version)
+    def _next(self, what: str) -> str:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        return f"{what}#{self.counts[what]}"
+
+    def copy(self) -> World:
+        past = {key: list(states) for key, states in self.past.items()}
+        return World(dict(self.pods), dict(self.leases), dict(self.counts), past)
+
+    @property
+    def state(self) -> str:
+        return repr((sorted(self.pods.items()), sorted(self.leases.items()), sorted(self.counts.items())))
 
     def _put(self, pod: Pod) -> Pod:
-        stored = replace(pod, metadata=replace(pod.metadata, resource_version=self._next()))
+        stored = replace(pod, metadata=replace(pod.metadata, resource_version=self._next(f"pod {pod.metadata.name}")))
         self.pods[pod.key] = stored
         self.past.setdefault(pod.key, [None]).append(stored)
         return stored
@@ -57,9 +64,8 @@ class World:
     # what users, kubelets and the garbage collector do
 
     def create_pod(self, name: str, *, gated: bool = False) -> Pod:
-        self.uids += 1
         gates = (Gate(name=names.GATE),) if gated else None
-        metadata = Metadata(name=name, namespace="team", uid=f"uid-{self.uids}", annotations={names.CLAIM_ANNOTATION: "two"})
+        metadata = Metadata(name=name, namespace="team", uid=self._next(f"uid {name}"), annotations={names.CLAIM_ANNOTATION: "two"})
         return self._put(Pod(metadata=metadata, spec=PodSpec(scheduling_gates=gates), status=PodStatus(phase="Pending")))
 
     def delete_pod(self, key: Key) -> None:
@@ -111,14 +117,13 @@ class World:
     def _create(self, request: CreateLease) -> Answer:
         if request.name in self.leases:
             return Exists()
-        self.uids += 1
         about = {names.POD_ANNOTATION: "/".join(request.pod), names.NODE_ANNOTATION: request.node}
         lease = Lease(
             metadata=Metadata(
                 name=request.name,
                 namespace=names.LOCK_NAMESPACE,
-                uid=f"uid-{self.uids}",
-                resource_version=self._next(),
+                uid=self._next(f"uid {request.name}"),
+                resource_version=self._next(request.name),
                 labels={names.MANAGED_LABEL: "true"},
                 annotations=about,
             ),
@@ -136,7 +141,7 @@ class World:
         if isinstance(request, DeleteLease):
             del self.leases[request.name]
             return Stored()
-        stored = replace(lease, metadata=replace(lease.metadata, resource_version=self._next()))
+        stored = replace(lease, metadata=replace(lease.metadata, resource_version=self._next(request.name)))
         self.leases[request.name] = stored
         return Stored(stored)
 

@@ -118,10 +118,14 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
         if not isinstance(read, Stored) or not isinstance(read.found, Pod):
             return True
         found = read.found
-        if found.metadata.uid != about.uid or found.number != pod.number or found.bound or found.deleting or found.ended:
+        if found.metadata.uid != about.uid or found.number != pod.number or found.ended:
             return False
-        if found.reserved == reserved:
+        if found.reserved == reserved:  # before all else: it may have been told late, and be bound already
             return found
+        if found.bound:
+            return True
+        if found.deleting:
+            return False
         pod = found
     return unknown
 
