@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
-from actors import chooser, explained, own_leases, sweep
+from actors import Actor, chooser, explained, own_leases, sweep
 from explore import explore
-from preflight_gpu_scheduler.bind import Job, bind
+from preflight_gpu_scheduler.allocation import Reserved, written
+from preflight_gpu_scheduler.bind import NOT_COMMITTED, Job, bind
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, reserve
-from preflight_gpu_scheduler.names import lease_name
+from preflight_gpu_scheduler.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.protocol import Steps
 from preflight_gpu_scheduler.reclaim import collect
 from world import Key, World
@@ -65,13 +67,13 @@ def planner(wanted: dict[str, int], back: int = 0) -> Start:
     return start
 
 
-def collector(gpu: int, *, over: bool, back: int = 0) -> Start:
+def collector(gpu: int, *, over: bool, back: int = 0, of: dict[Key, int] | None = None) -> Start:
     def start(world: World) -> Callable[[], Steps[Any]] | None:
         lease = world.leases.get(lease_name(NODE, gpu))
         if lease is None:
             return None
         siblings = tuple(one for one in world.leases.values() if one.holder == lease.holder)
-        mirror = world.mirror(back)
+        mirror = world.mirror(back, of)
         return lambda: collect(lease, siblings, mirror, over=over)
 
     return start
@@ -116,6 +118,13 @@ def test_a_retry_beside_a_reclaim_by_two_controllers() -> None:
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
 
 
+def test_a_lease_of_a_number_that_was_taken_back_is_used_by_nobody() -> None:
+    world = World()
+    world.create_pod("p")
+    starts = [binder("p", 1), binder("p", 1), collector(0, over=True), collector(0, over=False)]
+    assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
+
+
 def test_a_pod_that_comes_again_under_its_name_is_another_pod() -> None:
     world = World()
     world.create_pod("p")
@@ -153,6 +162,38 @@ def test_a_gang_is_bound_whole_or_not_at_all_while_its_reservation_is_taken_back
         binder("q", 1, frozenset({0})),
     ]
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
+
+
+def test_a_mirror_that_is_behind_about_the_first_member_takes_nothing_back_from_the_others() -> None:
+    world = World()
+    for name in ("g0", "g1"):
+        world.create_pod(name, gated=True)
+    starts = [planner({"g0": 0, "g1": 1}), member("g0"), member("g1"), collector(1, over=True, of={key("g0"): 2})]
+    assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
+
+
+def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes() -> None:
+    world = World()
+    for name in ("g0", "g1"):
+        world.create_pod(name, gated=True)
+    steps = planner({"g0": 0, "g1": 1})(world)
+    assert steps is not None
+    assert Actor(steps(), []).finish(world).plan
+    pod = world.pods[key("g1")]
+    job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
+    assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error == NOT_COMMITTED
+    assert not world.running()
+
+
+def test_a_forged_reservation_without_leases_binds_nothing() -> None:
+    world = World()
+    world.create_pod("p")
+    forged = Reserved(number=1, node=NODE, ids=(0,), plan="mine", members=1, first="p", first_uid="uid p#1")
+    pod = world.pods[key("p")]
+    about = msgspec.structs.replace(pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)})
+    job = Job(pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids={}, gang=True)
+    assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
+    assert not world.running()
 
 
 def test_a_gang_that_dies_at_any_point_of_its_plan_leaves_nothing_behind() -> None:

@@ -87,9 +87,10 @@ class World:
     def live(self, key: Key) -> Sight:
         return Sight(self.pods.get(key), live=True)
 
-    def mirror(self, back: int) -> Any:
-        """A mirror that is ``back`` states behind for every pod. It is fixed when it is made, as a mirror that stands still is."""
-        frozen = {key: states[max(0, len(states) - 1 - back)] for key, states in self.past.items()}
+    def mirror(self, back: int, of: dict[Key, int] | None = None) -> Any:
+        """A mirror that is ``back`` states behind for every pod, ``of`` some more. It is fixed when it is made, as one that stands still."""
+        more = of or {}
+        frozen = {key: states[max(0, len(states) - 1 - back - more.get(key, 0))] for key, states in self.past.items()}
         return lambda key: Sight(frozen.get(key))
 
     # the API server
