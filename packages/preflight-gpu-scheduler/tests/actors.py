@@ -91,7 +91,15 @@ def own_leases(leases: Mapping[str, Lease], pod: Pod, node: str) -> dict[int, Le
 
 
 def binder(
-    world: World, late: list[Request], pod: Pod, node: str, want: int, *, back: int = 0, shown: bool = True, busy: frozenset[int] = frozenset()
+    world: World,
+    late: list[Request],
+    pod: Pod,
+    node: str,
+    want: int,
+    *,
+    back: int = 0,
+    shown: bool = True,
+    busy: frozenset[int] = frozenset(),
 ) -> Actor:
     """``shown``: whether the extender's mirror of leases shows the pod's own."""
     job = Job(pod=pod, node=node, own=own_leases(world.leases, pod, node) if shown else {}, uuids={})
@@ -117,13 +125,17 @@ def collector(world: World, late: list[Request], lease: Lease, *, back: int = 0,
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 
-def planner(world: World, late: list[Request], wanted: Mapping[Key, tuple[str, tuple[int, ...]]], *, back: int = 0) -> Actor | None:
+def planner(
+    world: World, late: list[Request], wanted: Mapping[Key, tuple[str, tuple[int, ...]]], *, back: int = 0
+) -> Actor | None:
     """``wanted``: node and ids for each member, as some plan has it."""
     mirror = world.mirror(back)
     pods = {key: mirror(key).pod for key in wanted}
     if any(pod is None or pod.bound or pod.ended or pod.deleting or pod.reserved for pod in pods.values()):
         return None
-    plan = [Assignment(pod=pod, node=wanted[key][0], ids=wanted[key][1]) for key, pod in pods.items() if pod is not None]
+    plan = [
+        Assignment(pod=pod, node=wanted[key][0], ids=wanted[key][1]) for key, pod in pods.items() if pod is not None
+    ]
     return Actor(reserve(plan, mirror), late, f"reserve {sorted(wanted)}")
 
 

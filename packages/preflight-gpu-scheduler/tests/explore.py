@@ -62,7 +62,15 @@ class Explored:
     ends: int = 0
 
 
-def explore(world: World, starts: Sequence[Callable[[World], Callable[[], Steps[Any]] | None]], acts: Sequence[Act] = (), *, faults: int = 0, at_end: Callable[[World], None] = lambda _: None, most: int = 400_000) -> Explored:
+def explore(
+    world: World,
+    starts: Sequence[Callable[[World], Callable[[], Steps[Any]] | None]],
+    acts: Sequence[Act] = (),
+    *,
+    faults: int = 0,
+    at_end: Callable[[World], None] = lambda _: None,
+    most: int = 400_000,
+) -> Explored:
     """Go through all of it; ``at_end`` is asked of every world in which nothing moves any more."""
     seen: set[str] = set()
     made: dict[tuple[int, str], Callable[[], Steps[Any]]] = {}
@@ -124,7 +132,11 @@ def _moves(state: _State, n: int, actor: _Running) -> Iterator[_State]:
         else:
             following = _settled(replace(actor, past=(*actor.past, heard), now=()))  # type: ignore[arg-type]
         yield replace(
-            state, world=world, late=late, actors=_with(state.actors, n, following), faults=state.faults - (fate is not Fate.DONE)
+            state,
+            world=world,
+            late=late,
+            actors=_with(state.actors, n, following),
+            faults=state.faults - (fate is not Fate.DONE),
         )
     if state.faults:  # it dies here
         yield replace(state, actors=_with(state.actors, n, None), faults=state.faults - 1)

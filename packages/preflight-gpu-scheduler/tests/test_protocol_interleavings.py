@@ -84,7 +84,9 @@ def nothing_is_locked_for_nobody(world: World) -> None:
     assert not explained(world)
     sweep(world, over=True)
     running = {pod.metadata.uid for pod in world.running()}
-    begun = {pod.metadata.uid for pod in world.pods.values() if (r := pod.reserved) is not None and r.first_uid in running}
+    begun = {
+        pod.metadata.uid for pod in world.pods.values() if (r := pod.reserved) is not None and r.first_uid in running
+    }
     assert all(lease.holder in running | begun for lease in world.leases.values())
 
 
@@ -172,6 +174,23 @@ def test_a_mirror_that_is_behind_about_the_first_member_takes_nothing_back_from_
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
 
 
+def test_a_gang_that_does_not_fit_whole_gives_everything_back_at_once() -> None:
+    world = World()
+    for name in ("g0", "g1"):
+        world.create_pod(name, gated=True)
+    q = world.create_pod("q")
+    assert (
+        not Actor(bind(Job(pod=q, node=NODE, own={}, uuids={}), chooser(1, frozenset({0})), world.mirror(0)), [])
+        .finish(world)
+        .error
+    )
+    steps = planner({"g0": 0, "g1": 1})(world)
+    assert steps is not None
+    assert Actor(steps(), []).finish(world).why
+    assert {lease.holder for lease in world.leases.values()} == {q.metadata.uid}
+    assert all(pod.gated for pod in world.pods.values() if pod.metadata.name != "q")
+
+
 def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes() -> None:
     world = World()
     for name in ("g0", "g1"):
@@ -212,7 +231,12 @@ def test_two_gangs_that_want_the_same_gpus_never_hold_half_each_in_the_end() -> 
 
     def one_of_them_is_reserved(now: World) -> None:
         told = {pod.metadata.name[0] for pod in now.pods.values() if pod.reserved is not None}
-        holders = {pod.metadata.name[0] for pod in now.pods.values() for one in now.leases.values() if one.holder == pod.metadata.uid}
+        holders = {
+            pod.metadata.name[0]
+            for pod in now.pods.values()
+            for one in now.leases.values()
+            if one.holder == pod.metadata.uid
+        }
         assert told == holders
         assert len(told) == bool(now.counts.keys() & {lease_name(NODE, 0), lease_name(NODE, 1)})
 

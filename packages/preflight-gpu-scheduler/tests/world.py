@@ -65,8 +65,12 @@ class World:
 
     def create_pod(self, name: str, *, gated: bool = False) -> Pod:
         gates = (Gate(name=names.GATE),) if gated else None
-        metadata = Metadata(name=name, namespace="team", uid=self._next(f"uid {name}"), annotations={names.CLAIM_ANNOTATION: "two"})
-        return self._put(Pod(metadata=metadata, spec=PodSpec(scheduling_gates=gates), status=PodStatus(phase="Pending")))
+        metadata = Metadata(
+            name=name, namespace="team", uid=self._next(f"uid {name}"), annotations={names.CLAIM_ANNOTATION: "two"}
+        )
+        return self._put(
+            Pod(metadata=metadata, spec=PodSpec(scheduling_gates=gates), status=PodStatus(phase="Pending"))
+        )
 
     def delete_pod(self, key: Key) -> None:
         if self.pods.pop(key, None):

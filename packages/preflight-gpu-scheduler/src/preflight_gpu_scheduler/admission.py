@@ -95,13 +95,13 @@ def admit(pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entr
     name = annotations.get(names.CLAIM_ANNOTATION)
     if name is None:
         return _without_claim(pod, annotations, rules)
-    if refused := _refusals(pod, shape.spec, name, claim, rules, gpu_entries):
+    if refused := _refusals(pod, shape.spec, name, claim, rules=rules, gpu_entries=gpu_entries):
         return Verdict(refused=" ".join(refused))
     return _with_claim(pod, shape.spec, annotations, claim, rules)
 
 
 def _refusals(
-    pod: Mapping[str, Any], spec: _Spec, name: str, claim: Claim | None, rules: Rules, gpu_entries: Collection[str]
+    pod: Mapping[str, Any], spec: _Spec, name: str, claim: Claim | None, *, rules: Rules, gpu_entries: Collection[str]
 ) -> list[str]:
     """Everything that speaks against the pod, one sentence each."""
     found = []
@@ -117,11 +117,15 @@ def _refusals(
             f"spec.schedulerName: is {_shown(spec.scheduler_name or '')}, and only {rules.scheduler_name} knows GpuClaims; "
             "remove it, or the claim."
         )
-    for resource in _other_resources(pod["spec"], rules.gpu_classes):
-        found.append(f"{_shown(resource)}: is asked for beside a GpuClaim, and would be other GPUs than the claim's; remove one of the two.")
-    for entry in spec.resource_claims or ():
-        if entry.name in gpu_entries:
-            found.append(f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs beside a GpuClaim; remove one of the two.")
+    found += [
+        f"{_shown(resource)}: is asked for beside a GpuClaim, and would be other GPUs than the claim's; remove one of the two."
+        for resource in _other_resources(pod["spec"], rules.gpu_classes)
+    ]
+    found += [
+        f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs beside a GpuClaim; remove one of the two."
+        for entry in spec.resource_claims or ()
+        if entry.name in gpu_entries
+    ]
     if claim is not None and rules.count_resource:
         asked = total(pod["spec"], rules.count_resource)
         if asked not in {0, claim.spec.devices.count}:
@@ -132,9 +136,13 @@ def _refusals(
     return found
 
 
-def _with_claim(pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, str], claim: Claim | None, rules: Rules) -> Verdict:
+def _with_claim(
+    pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, str], claim: Claim | None, rules: Rules
+) -> Verdict:
     patch: list[Operation] = [
-        {"op": "remove", "path": f"/metadata/annotations/{_escaped(key)}"} for key in names.FORGEABLE if key in annotations
+        {"op": "remove", "path": f"/metadata/annotations/{_escaped(key)}"}
+        for key in names.FORGEABLE
+        if key in annotations
     ]
     warnings = []
     raw = pod["spec"]
@@ -143,7 +151,9 @@ def _with_claim(pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, s
         resources = with_count(raw["containers"][0], rules.count_resource, claim.spec.devices.count)
         patch.append({"op": "add", "path": "/spec/containers/0/resources", "value": resources})
     if not any(_tolerated(one) for one in spec.tolerations or ()):
-        patch.append({"op": "add", "path": "/spec/tolerations", "value": [*(raw.get("tolerations") or ()), _TOLERATION]})
+        patch.append(
+            {"op": "add", "path": "/spec/tolerations", "value": [*(raw.get("tolerations") or ()), _TOLERATION]}
+        )
     waits = claim is None or claim.gang is not None
     if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
         gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
@@ -186,7 +196,11 @@ def _stored(entry: Any) -> Any:
     field = source.get("fieldRef") if isinstance(source, dict) else None
     if not isinstance(field, dict) or field.get("apiVersion"):
         return entry
-    return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}} if isinstance(source, dict) else entry
+    return (
+        {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
+        if isinstance(source, dict)
+        else entry
+    )
 
 
 def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
@@ -196,7 +210,9 @@ def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[st
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         for part in parts(container):
             found |= {
-                key for key, amount in part.items() if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
+                key
+                for key, amount in part.items()
+                if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
             }
     return sorted(found)
 

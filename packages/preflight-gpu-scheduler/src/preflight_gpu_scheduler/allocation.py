@@ -10,7 +10,16 @@ import msgspec
 
 from . import names
 
-__all__ = ["Allocation", "Reserved", "annotations", "literal_ids", "parse_allocated", "parse_reserved", "reclaimed", "written"]
+__all__ = [
+    "Allocation",
+    "Reserved",
+    "binding_annotations",
+    "literal_ids",
+    "parse_allocated",
+    "parse_reserved",
+    "reclaimed",
+    "written",
+]
 
 _MOST_TEXT: Final = 1024
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
@@ -76,7 +85,7 @@ def reclaimed(pod_annotations: Mapping[str, str]) -> int:
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 
-def annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
+def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
     """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where all of them are known, else ids:
     numbers and UUIDs do not mix in one variable."""
     ordered = sorted(ids)

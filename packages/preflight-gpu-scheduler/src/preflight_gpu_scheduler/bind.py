@@ -120,7 +120,7 @@ def _committed(sight: Sight, reserved: Reserved) -> bool:
 def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> Steps[Outcome]:
     """The Binding. After a 409 once more with the pod's new version, if that is still unbound and of the same number."""
     pod, about = job.pod, job.pod.metadata
-    annotations = allocation.annotations(job.node, ids, job.uuids)
+    annotations = allocation.binding_annotations(job.node, ids, job.uuids)
     for _ in range(_VERSIONS):
         answer = yield from only(
             BindPod(
@@ -145,10 +145,16 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
         gone = isinstance(read, Missing) or (isinstance(found, Pod) and found.metadata.uid != about.uid)
         if gone or not isinstance(found, Pod) or found.ended or (found.deleting and not found.bound):
             yield from give_back(created.values())
-            return Outcome(error=GONE if gone or isinstance(found, Pod) else "the API server does not answer about the pod")
+            return Outcome(
+                error=GONE if gone or isinstance(found, Pod) else "the API server does not answer about the pod"
+            )
         if found.bound:
             outcome = _already(found, job.node, ids)
-            kept = found.allocated.ids if found.allocated and found.allocated.node == found.spec.node_name == job.node else ()
+            kept = (
+                found.allocated.ids
+                if found.allocated and found.allocated.node == found.spec.node_name == job.node
+                else ()
+            )
             names_kept = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in kept}
             yield from give_back(lease for name, lease in created.items() if name not in names_kept)
             return outcome

@@ -67,7 +67,9 @@ def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) ->
         return Chosen(why=messages.TOO_FEW if len(slots) >= want.count else messages.TOO_SMALL)
     ids = {slot.id for slot in there}
     kept = tuple(one for one in own if one in ids)[: want.count]
-    preferred = (*kept, *(one for one in want.prefer if one in ids and one not in kept)) if want.policy == "preferIds" else kept
+    preferred = (
+        (*kept, *(one for one in want.prefer if one in ids and one not in kept)) if want.policy == "preferIds" else kept
+    )
     found: tuple[Slot, ...] | None = None
     fixed = preferred[: want.count]
     while found is None:
@@ -130,7 +132,12 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
         for adjacent, found in _within(group, want.count, fixed):
             if want.mode == "Required" and not adjacent:
                 continue
-            rank = ((not adjacent, left), -min(slot.bandwidth for slot in found), tuple(slot.id for slot in found), found)
+            rank = (
+                (not adjacent, left),
+                -min(slot.bandwidth for slot in found),
+                tuple(slot.id for slot in found),
+                found,
+            )
             if best is None or rank[:3] < best[:3]:
                 best = rank
     return best[3] if best else None

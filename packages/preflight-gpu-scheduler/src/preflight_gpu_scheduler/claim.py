@@ -15,7 +15,21 @@ from preflight_proto import schema_errors
 
 from . import names
 
-__all__ = ["RULES", "Claim", "Devices", "Rule", "Selector", "Spec", "Topology", "Want", "problems", "read", "spec_schema"]
+__all__ = [
+    "RULES",
+    "Claim",
+    "Devices",
+    "Mode",
+    "Policy",
+    "Rule",
+    "Selector",
+    "Spec",
+    "Topology",
+    "Want",
+    "problems",
+    "read",
+    "spec_schema",
+]
 
 MOST_COUNT: Final = 64
 Policy = Literal["contiguous", "spread", "preferIds"]
@@ -33,7 +47,9 @@ class Devices(_Section, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=MOST_COUNT, description="GPUs for each pod.")] = 1
     policy: Policy = "contiguous"
     prefer_ids: Annotated[tuple[Id, ...], Meta(max_length=MOST_COUNT)] = ()
-    exclusivity: Annotated[Literal["Exclusive"], Meta(description="Shared and MIG are not supported; leave it out.")] = "Exclusive"
+    exclusivity: Annotated[
+        Literal["Exclusive"], Meta(description="Shared and MIG are not supported; leave it out.")
+    ] = "Exclusive"
 
 
 class Topology(_Section, frozen=True, kw_only=True):
@@ -54,7 +70,8 @@ class Spec(_Section, frozen=True, kw_only=True):
     topology: Topology = Topology()
     selector: Selector = Selector()
     gang_ref: Annotated[
-        str, Meta(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253, description="The name of its pods' gang.")
+        str,
+        Meta(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253, description="The name of its pods' gang."),
     ] = ""
 
 
@@ -145,8 +162,10 @@ _WHOLE: Final = jsonschema.Draft202012Validator(
 def problems(raw: object) -> list[str]:
     """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list where there is none."""
     found = schema_errors.sentences(_WHOLE.iter_errors(raw), "the claim")
-    if found or not isinstance(raw, dict):
-        return [said if "exclusivity" not in said else _exclusivity(raw, said) for said in found]
+    if not isinstance(raw, dict):
+        return found
+    if found:
+        return [_exclusivity(raw, said) for said in found]
     try:
         spec = msgspec.convert(raw["spec"], Spec)
     except (msgspec.ValidationError, RecursionError):  # what the schema lets pass and the types do not, as 1.0 for 1

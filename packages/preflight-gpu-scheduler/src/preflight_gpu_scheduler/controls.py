@@ -60,7 +60,9 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | 
     return [{"op": "add", "path": path, "value": str(wanted)}]
 
 
-def nudged(waiting: Iterable[tuple[Pod, Claim]], freed: Mapping[str, int], *, most: int = MOST_NUDGED) -> tuple[Pod, ...]:
+def nudged(
+    waiting: Iterable[tuple[Pod, Claim]], freed: Mapping[str, int], *, most: int = MOST_NUDGED
+) -> tuple[Pod, ...]:
     """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod of higher priority comes first.
 
     A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
@@ -68,7 +70,11 @@ def nudged(waiting: Iterable[tuple[Pod, Claim]], freed: Mapping[str, int], *, mo
     left = dict(freed)
     chosen: list[Pod] = []
     ordered = sorted(
-        (item for item in waiting if not item[0].bound and not item[0].gated and not item[0].ended and not item[0].deleting),
+        (
+            item
+            for item in waiting
+            if not item[0].bound and not item[0].gated and not item[0].ended and not item[0].deleting
+        ),
         key=lambda item: (-(item[0].spec.priority or 0), item[0].metadata.creation_timestamp, item[0].key),
     )
     for pod, claim in ordered:

@@ -47,7 +47,7 @@ def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
     done: set[str] = set()
     for entry in env:
         name = entry.get("name") if isinstance(entry, dict) else None
-        if name not in wanted:
+        if not isinstance(name, str) or name not in wanted:
             made.append(entry)
         elif name not in done:
             made.append(wanted[name])
@@ -59,7 +59,9 @@ def total(spec: Mapping[str, Any], resource: str) -> int | None:
     """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is no whole number."""
     try:
         main = sum(_amount(one, resource) for one in spec.get("containers") or ())
-        sidecars = sum(_amount(one, resource) for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always")
+        sidecars = sum(
+            _amount(one, resource) for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
+        )
         first = max((_amount(one, resource) for one in spec.get("initContainers") or ()), default=0)
     except ValueError:
         return None

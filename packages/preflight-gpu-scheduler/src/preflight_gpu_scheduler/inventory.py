@@ -10,7 +10,17 @@ from msgspec import Meta
 
 from . import names
 
-__all__ = ["CONFLICT_DEVICE_PLUGIN", "CONFLICT_DRA", "Device", "GpuNodeStatus", "Health", "Inventory", "Status", "assumed", "read"]
+__all__ = [
+    "CONFLICT_DEVICE_PLUGIN",
+    "CONFLICT_DRA",
+    "Device",
+    "GpuNodeStatus",
+    "Health",
+    "Inventory",
+    "Status",
+    "assumed",
+    "read",
+]
 
 Health = Literal["Healthy", "Unhealthy", "Unknown"]
 MOST_DEVICES: Final = 256
@@ -90,14 +100,18 @@ def read(raw: Mapping[str, Any]) -> Inventory:
         found = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         what, _, where = str(error).partition(" - at `$.")
-        return Inventory(node=node, problems=(f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",))
+        return Inventory(
+            node=node, problems=(f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",)
+        )
     wrong = []
     if found.spec.node_name and found.spec.node_name != node:
-        wrong.append(f"spec.nodeName: is {found.spec.node_name:.253}, and the object is named {node}; both must be the node's name.")
+        wrong.append(
+            f"spec.nodeName: is {found.spec.node_name:.253}, and the object is named {node}; both must be the node's name."
+        )
     devices = sorted(found.status.devices, key=lambda one: one.id)
     ids, uuids = [one.id for one in devices], [one.uuid for one in devices if one.uuid]
-    for what, seen in (("id", ids), ("uuid", uuids)):
-        if twice := sorted({str(one) for one in seen if seen.count(one) > 1}):  # type: ignore[operator]
+    for what, seen in (("id", [str(one) for one in ids]), ("uuid", uuids)):
+        if twice := sorted({one for one in seen if seen.count(one) > 1}):
             wrong.append(f"status.devices: the {what} {', '.join(twice)} stands more than once; each GPU has its own.")
     return Inventory(
         node=node,

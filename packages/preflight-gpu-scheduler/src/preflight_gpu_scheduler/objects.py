@@ -47,7 +47,7 @@ so is refused for what it is instead of not being there."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST_LABELS: Final = 256
 _MOST_CONDITIONS: Final = 64
-_MOST_MESSAGE: Final = 4096
+_MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
 
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
@@ -69,7 +69,9 @@ class Metadata(_Object, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
         if self.annotations:
-            kept = {k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1] for k, v in self.annotations.items() if k in _KEPT}
+            kept = {
+                k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1] for k, v in self.annotations.items() if k in _KEPT
+            }
             put(self, "annotations", kept)
         if self.labels and len(self.labels) > _MOST_LABELS:
             put(self, "labels", dict(sorted(self.labels.items())[:_MOST_LABELS]))
@@ -193,7 +195,9 @@ class Lease(_Object, frozen=True, kw_only=True):
     def ours(self) -> bool:
         """Whether it was made by this system, by all it says."""
         labels = self.metadata.labels or {}
-        return bool(self.holder and self.number > 0 and self.pod and self.gpu and labels.get(names.MANAGED_LABEL) == "true")
+        return bool(
+            self.holder and self.number > 0 and self.pod and self.gpu and labels.get(names.MANAGED_LABEL) == "true"
+        )
 
 
 class Taint(_Object, frozen=True, kw_only=True):

@@ -182,7 +182,9 @@ def _takes(node: Node, member: Member) -> bool:
     if not node.ready or node.spec.unschedulable or any(labels.get(key) != value for key, value in wanted.items()):
         return False
     taints = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
-    return all(any(tolerates(one, taint.key, taint.value, taint.effect) for one in spec.tolerations or ()) for taint in taints)
+    return all(
+        any(tolerates(one, taint.key, taint.value, taint.effect) for one in spec.tolerations or ()) for taint in taints
+    )
 
 
 def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:

@@ -99,4 +99,3 @@ def raise_number(pod: Pod, number: int) -> Steps[bool]:
         )
     )
     return isinstance(answer, Stored)
-

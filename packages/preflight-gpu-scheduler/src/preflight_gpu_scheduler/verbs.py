@@ -96,7 +96,11 @@ def read_binding(body: bytes) -> BindingArgs | str:
         args = _BINDING.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         return f"the call is no ExtenderBindingArgs: {' '.join(str(error).split()):.200}"
-    return args if args.pod_name and args.pod_namespace and args.pod_uid and args.node else "the call names no pod, no uid or no node"
+    return (
+        args
+        if args.pod_name and args.pod_namespace and args.pod_uid and args.node
+        else "the call names no pod, no uid or no node"
+    )
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +147,8 @@ def filter_nodes(question: Question, names: Sequence[str], nodes: Mapping[str, N
     begun = [node for node in sorted(question.own) if node in names and not suits(question, node, nodes).why]
     if begun:
         return _alone(names, begun[0])
-    passed, failed = [], {}
+    passed: list[str] = []
+    failed: dict[str, str] = {}
     results: dict[tuple[int, int], str] = {}  # nodes of one kind share their topology object
     for name in names:
         node = nodes.get(name)
@@ -204,8 +209,12 @@ def result_of(answered: Answered) -> FilterResult:
 def prioritize(question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]) -> tuple[Priority, ...]:
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
     if question.claim is None or question.pod.reserved is not None or question.own:
-        return tuple(Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score) for name in names)
-    want, scores, found = question.claim.want, {}, []
+        return tuple(
+            Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score) for name in names
+        )
+    want = question.claim.want
+    scores: dict[tuple[int, int], int] = {}
+    found: list[Priority] = []
     for name in names:
         node = nodes.get(name)
         if node is None or node.blocked:
