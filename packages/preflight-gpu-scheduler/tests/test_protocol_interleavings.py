@@ -146,9 +146,17 @@ def test_a_pod_that_changes_at_any_moment_of_its_binding(change: str) -> None:
     world.create_pod("p")
     world.create_pod("q")
     starts = [binder("p", 1), collector(0, over=True, back=1), binder("q", 1, frozenset({1}))]
-    faults = 1 if change == "delete_pod" else 0
     acts = [lambda now: getattr(now, change)(key("p"))]
-    assert explore(world, starts, acts, faults=faults, at_end=nothing_is_locked_for_nobody).ends
+    assert explore(world, starts, acts, at_end=nothing_is_locked_for_nobody).ends
+
+
+def test_a_pod_that_goes_while_a_request_about_it_is_lost_or_late() -> None:
+    world = World()
+    world.create_pod("p")
+    world.create_pod("q")
+    acts = [lambda now: now.delete_pod(key("p"))]
+    starts = [binder("p", 1), binder("q", 1, frozenset({1}))]
+    assert explore(world, starts, acts, faults=1, at_end=nothing_is_locked_for_nobody).ends
 
 
 def test_a_gang_is_bound_whole_or_not_at_all_while_its_reservation_is_taken_back() -> None:
