@@ -1,0 +1,232 @@
+"""A pod that is created: what it becomes, or why not. One pure function, top to bottom.
+
+What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an empty patch, whoever came between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from preflight_proto.devices import IMPLICIT
+
+from . import allocation, names
+from .claim import Claim
+from .injection import REFERENCES, VOID, literal, parts, total, with_count, with_variables
+from .objects import Toleration
+from .plan import tolerates
+
+__all__ = ["Rules", "Verdict", "admit"]
+
+Operation = dict[str, Any]
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_TOLERATION: Final = {"key": names.MANAGED_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+_OTHERS: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """``count_resource``: empty for none. ``missing_claim``: what happens to a pod whose claim is not there yet. ``guard_others``: pods without
+    a claim see no GPU, though their image asks for all. ``gpu_classes``: device classes (DRA) of GPUs."""
+
+    scheduler_name: str = names.SCHEDULER_NAME
+    count_resource: str = names.COUNT_RESOURCE
+    missing_claim: Literal["wait", "deny"] = "wait"
+    guard_others: bool = False
+    gpu_classes: tuple[str, ...] = ("gpu.nvidia.com",)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """``refused``: why the pod is not created, empty where it is; then ``patch`` is empty too."""
+
+    patch: tuple[Operation, ...] = ()
+    refused: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    env: list[dict[str, Any]] | None = None
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container]
+    init_containers: list[_Container] | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    scheduling_gates: list[_Entry] | None = None
+    resource_claims: list[_Entry] | None = None
+
+
+class _About(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
+class _Shape(msgspec.Struct):
+    """What must have the right type for the rest to be read as it is."""
+
+    spec: _Spec
+    metadata: _About = msgspec.field(default_factory=_About)
+
+
+def admit(pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entries: Collection[str] = ()) -> Verdict:
+    """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or None where that is not there.
+    ``gpu_entries``: those of its ``resourceClaims`` (by name) that are known to be for GPUs. Never raises."""
+    try:
+        shape = msgspec.convert(dict(pod), _Shape)
+    except (msgspec.ValidationError, RecursionError) as error:
+        what, _, where = str(error).partition(" - at `$.")
+        return Verdict(refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it.")
+    annotations = shape.metadata.annotations or {}
+    name = annotations.get(names.CLAIM_ANNOTATION)
+    if name is None:
+        return _without_claim(pod, annotations, rules)
+    if refused := _refusals(pod, shape.spec, name, claim, rules=rules, gpu_entries=gpu_entries):
+        return Verdict(refused=" ".join(refused))
+    return _with_claim(pod, shape.spec, annotations, claim, rules)
+
+
+def _refusals(
+    pod: Mapping[str, Any], spec: _Spec, name: str, claim: Claim | None, *, rules: Rules, gpu_entries: Collection[str]
+) -> list[str]:
+    """Everything that speaks against the pod, one sentence each."""
+    found = []
+    where = f"annotation {names.CLAIM_ANNOTATION}"
+    if not _NAME.fullmatch(name) or len(name) > 253:
+        found.append(f"{where}: {_shown(name)} is no name of a GpuClaim; write the claim's name.")
+    elif claim is None and rules.missing_claim == "deny":
+        found.append(f"{where}: there is no GpuClaim {name} in this namespace; create it first.")
+    if spec.node_name:
+        found.append("spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it.")
+    if spec.scheduler_name not in {None, "", _DEFAULT_SCHEDULER, rules.scheduler_name}:
+        found.append(
+            f"spec.schedulerName: is {_shown(spec.scheduler_name or '')}, and only {rules.scheduler_name} knows GpuClaims; "
+            "remove it, or the claim."
+        )
+    found += [
+        f"{_shown(resource)}: is asked for beside a GpuClaim, and would be other GPUs than the claim's; remove one of the two."
+        for resource in _other_resources(pod["spec"], rules.gpu_classes)
+    ]
+    found += [
+        f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs beside a GpuClaim; remove one of the two."
+        for entry in spec.resource_claims or ()
+        if entry.name in gpu_entries
+    ]
+    if claim is not None and rules.count_resource:
+        asked = total(pod["spec"], rules.count_resource)
+        if asked not in {0, claim.spec.devices.count}:
+            said = "no whole number" if asked is None else str(asked)
+            found.append(
+                f"{rules.count_resource}: is {said}, and GpuClaim {name} is for {claim.spec.devices.count}; leave it out, it is added."
+            )
+    return found
+
+
+def _with_claim(
+    pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, str], claim: Claim | None, rules: Rules
+) -> Verdict:
+    patch: list[Operation] = [
+        {"op": "remove", "path": f"/metadata/annotations/{_escaped(key)}"}
+        for key in names.FORGEABLE
+        if key in annotations
+    ]
+    warnings = []
+    raw = pod["spec"]
+    patch += _variables(raw, REFERENCES)
+    if claim is not None and rules.count_resource and total(raw, rules.count_resource) == 0 and raw["containers"]:
+        resources = with_count(raw["containers"][0], rules.count_resource, claim.spec.devices.count)
+        patch.append({"op": "add", "path": "/spec/containers/0/resources", "value": resources})
+    if not any(_tolerated(one) for one in spec.tolerations or ()):
+        patch.append(
+            {"op": "add", "path": "/spec/tolerations", "value": [*(raw.get("tolerations") or ()), _TOLERATION]}
+        )
+    waits = claim is None or claim.gang is not None
+    if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
+        gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
+        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
+    if spec.scheduler_name != rules.scheduler_name:
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler_name})
+        warnings.append(f"spec.schedulerName: set to {rules.scheduler_name}, as the pod names a GpuClaim")
+    return Verdict(patch=tuple(patch), warnings=tuple(warnings))
+
+
+def _without_claim(pod: Mapping[str, Any], annotations: Mapping[str, str], rules: Rules) -> Verdict:
+    allocated = annotations.get(names.ALLOCATED_ANNOTATION)
+    if allocated is not None:
+        ids = allocation.literal_ids(allocated)
+        if ids is None:
+            return Verdict(
+                refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
+            )
+        return Verdict(patch=tuple(_variables(pod["spec"], literal(ids))))
+    spec = pod["spec"]
+    if rules.guard_others and not _other_resources(spec, rules.gpu_classes) and not spec.get("resourceClaims"):
+        return Verdict(patch=tuple(_variables(spec, VOID)))
+    return Verdict()
+
+
+def _variables(spec: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> list[Operation]:
+    patch: list[Operation] = []
+    for kind in ("initContainers", "containers"):
+        for n, container in enumerate(spec.get(kind) or ()):
+            now = container.get("env") or []
+            wanted = with_variables(now, entries)
+            if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
+                patch.append({"op": "add", "path": f"/spec/{kind}/{n}/env", "value": wanted})
+    return patch
+
+
+def _stored(entry: Any) -> Any:
+    """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
+    source = entry.get("valueFrom") if isinstance(entry, dict) else None
+    field = source.get("fieldRef") if isinstance(source, dict) else None
+    if not isinstance(field, dict) or field.get("apiVersion"):
+        return entry
+    return (
+        {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
+        if isinstance(source, dict)
+        else entry
+    )
+
+
+def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
+    """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for nothing."""
+    implicit = tuple(IMPLICIT + one for one in classes)
+    found = set()
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        for part in parts(container):
+            found |= {
+                key
+                for key, amount in part.items()
+                if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
+            }
+    return sorted(found)
+
+
+def _tolerated(toleration: Mapping[str, Any]) -> bool:
+    said = {key: value for key, value in toleration.items() if isinstance(value, str)}
+    read = msgspec.convert(said, Toleration)
+    return tolerates(read, names.MANAGED_TAINT, "true", "NoSchedule")
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'

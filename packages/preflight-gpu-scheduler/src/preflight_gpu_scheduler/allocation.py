@@ -1,0 +1,98 @@
+"""The GPUs of a pod as annotations, and back: what a Binding writes, what a gang's plan writes, what the fence counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from . import names
+
+__all__ = [
+    "Allocation",
+    "Reserved",
+    "binding_annotations",
+    "literal_ids",
+    "parse_allocated",
+    "parse_reserved",
+    "reclaimed",
+    "written",
+]
+
+_MOST_TEXT: Final = 1024
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """GPUs ``ids``, in ascending order and each once, of ``node``."""
+
+    node: str
+    ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.node}:{','.join(map(str, self.ids))}"
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all members of one plan, ``members`` how many
+    those are. ``first``, ``first_uid``: the member of the same namespace whose Binding decides for all (see :mod:`.gangs`)."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    node: str
+    ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=64)]
+    plan: str
+    members: Annotated[int, msgspec.Meta(ge=1)]
+    first: str
+    first_uid: str
+
+
+def parse_allocated(text: str) -> Allocation | None:
+    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has no colon."""
+    node, colon, listed = text.partition(":") if len(text) <= _MOST_TEXT else ("", "", "")
+    words = listed.split(",")
+    if not node or not colon or not all(_NUMBER.fullmatch(word) for word in words):
+        return None
+    ids = tuple(sorted(map(int, words)))
+    return Allocation(node, ids) if len(set(ids)) == len(ids) and ids[-1] <= names.MOST_ID else None
+
+
+def literal_ids(text: str) -> str | None:
+    """`2,3` of `node-a:2,3`, in the order given there; None where it is no allocation."""
+    return text.partition(":")[2] if parse_allocated(text) else None
+
+
+def parse_reserved(text: str) -> Reserved | None:
+    """None where it is absent or unreadable: then nothing is reserved."""
+    if not text or len(text) > _MOST_TEXT:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=Reserved)
+    except msgspec.DecodeError:
+        return None
+    return found if tuple(sorted(set(found.ids))) == found.ids else None
+
+
+def written(reserved: Reserved) -> str:
+    return msgspec.json.encode(reserved).decode()
+
+
+def reclaimed(pod_annotations: Mapping[str, str]) -> int:
+    """How many reservations have been taken back. What is no number counts as none: the next raise writes a number over it."""
+    text = pod_annotations.get(names.RECLAIMED_ANNOTATION, "")
+    return int(text) if _NUMBER.fullmatch(text) else 0
+
+
+def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
+    """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where all of them are known, else ids:
+    numbers and UUIDs do not mix in one variable."""
+    ordered = sorted(ids)
+    known = [uuids.get(one, "") for one in ordered]
+    by_uuid = ",".join(known) if all(known) and len(set(known)) == len(known) else ""
+    return {
+        names.ALLOCATED_ANNOTATION: str(Allocation(node, tuple(ordered))),
+        names.NVIDIA_ANNOTATION: by_uuid or "all",
+        names.CUDA_ANNOTATION: by_uuid or ",".join(map(str, ordered)),
+    }

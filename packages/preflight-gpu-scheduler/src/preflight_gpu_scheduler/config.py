@@ -1,0 +1,154 @@
+"""The configuration file. One Struct is the schema; :func:`of` lists every problem of a file at once, each with its path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+import msgspec
+from msgspec import Meta
+from preflight_proto import schema_errors
+from preflight_proto.durations import parse_duration
+
+from . import names
+from .admission import Rules
+
+__all__ = ["Config", "ConfigError", "json_schema", "of"]
+
+Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Label = Annotated[
+    str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
+]
+Countable = Annotated[
+    str,
+    Meta(
+        pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$",
+        max_length=317,
+        description="An extended resource, e.g. gpu.scheduling/gpu; empty for none.",
+    ),
+]
+Duration = Annotated[str, Meta(description="A Go duration, e.g. 30s.")]
+Text = Annotated[str, Meta(min_length=1, max_length=253)]
+
+LEAST: Final = {
+    "stale_after": (1.0, 86400.0),
+    "gang_bind": (1.0, 600.0),
+    "gang_patience": (0.0, 86400.0),
+    "bind_budget": (1.0, 600.0),
+    "sweep": (1.0, 3600.0),
+    "heartbeat": (1.0, 3600.0),
+}
+"""Least and most seconds."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What all parts read.
+
+    ``lockNamespace`` holds the leases of all GPUs. ``reservationSeconds``: how long a pod that is not bound keeps GPUs. ``countResource``:
+    empty for none. ``staleAfter``: without a change of a GpuNodeStatus for so long its node takes no pods. ``missingNodeStatus``: whether a
+    node without one is refused, or assumed to have 16 GPUs. ``devicePlugin``: whether a node on which a device plugin or DRA driver hands
+    out GPUs too is refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's extender; ``gangBind``: how
+    long a member's bind waits for the others. ``gangPatience``: from then on no gang is planned before one that waits. ``nodeConditions``:
+    those that speak against all GPUs of a node.
+    """
+
+    lock_namespace: Namespace = names.LOCK_NAMESPACE
+    scheduler_name: Text = names.SCHEDULER_NAME
+    count_resource: Countable = names.COUNT_RESOURCE
+    reservation_seconds: Annotated[int, Meta(ge=5, le=3600)] = 60
+    stale_after: Duration = "90s"
+    missing_node_status: Literal["refuse", "assume16"] = "refuse"
+    device_plugin: Literal["refuse", "ignore"] = "refuse"
+    gang_bind: Duration = "20s"
+    gang_patience: Duration = "5m"
+    bind_budget: Duration = "10s"
+    sweep: Duration = "30s"
+    heartbeat: Duration = "30s"
+    missing_claim: Literal["wait", "deny"] = "wait"
+    guard_others: bool = False
+    gpu_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
+    node_conditions: Annotated[tuple[Text, ...], Meta(max_length=64)] = ("NCCLLoopbackTest", "NCCLAllReduceTest")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def seconds(self, field: str) -> float:
+        """The duration ``field`` (by its Python name)."""
+        return parse_duration(getattr(self, field))
+
+    @property
+    def rules(self) -> Rules:
+        """What admission follows."""
+        return Rules(
+            scheduler_name=self.scheduler_name,
+            count_resource=self.count_resource,
+            missing_claim=self.missing_claim,
+            guard_others=self.guard_others,
+            gpu_classes=self.gpu_classes,
+        )
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` has one sentence each, beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`."""
+    return msgspec.json.schema(Config)
+
+
+_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
+
+
+def of(raw: object) -> Config:
+    """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError` with every problem."""
+    raw = {} if raw is None else raw
+    problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
+    if isinstance(raw, dict):
+        problems += _meaning(raw)
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:  # what the schema lets pass and the types do not, as 60.0 for 60
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError([f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]) from None
+
+
+def _meaning(raw: dict[Any, Any]) -> list[str]:
+    """What the schema cannot say of the durations, where they are texts."""
+    problems: list[str] = []
+    seconds: dict[str, float] = {}
+    for field, (least, most) in LEAST.items():
+        key = _camel(field)
+        text = raw.get(key, getattr(Config(), field))
+        if not isinstance(text, str):
+            continue
+        try:
+            found = parse_duration(text)
+        except ValueError as error:
+            problems.append(f"{key}: {error}.")
+            continue
+        if not least <= found <= most:
+            problems.append(
+                f'{key}: "{text:.40}" is not between {least:g} s and {most:g} s; set e.g. {getattr(Config(), field)}.'
+            )
+            continue
+        seconds[field] = found
+    if seconds.get("heartbeat", 0.0) * 2 > seconds.get("stale_after", float("inf")):
+        problems.append(
+            "staleAfter: is less than two heartbeats, so that one that comes late empties the node; set three times heartbeat."
+        )
+    reservation = raw.get("reservationSeconds", Config().reservation_seconds)
+    if isinstance(reservation, int) and seconds.get("gang_bind", 0.0) >= reservation:
+        problems.append(
+            "gangBind: is not below reservationSeconds, so that a gang's GPUs are taken back while it gathers; lower it."
+        )
+    return problems
+
+
+def _camel(field: str) -> str:
+    first, *rest = field.split("_")
+    return first + "".join(one.title() for one in rest)

@@ -1,0 +1,35 @@
+"""Why a node does not do, and why a pod cannot be bound: constants, as the scheduler adds up equal ones.
+
+"996 too few free GPUs, 4 GpuNodeStatus is stale" can be read; a thousand messages with figures cannot. Figures are what `explain` is for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["UNRESOLVABLE"]
+
+CLAIM_NOT_FOUND: Final = "GpuClaim not found"
+CLAIM_NOT_VALID: Final = "GpuClaim is not valid"
+ELSEWHERE: Final = "its GPUs are reserved on another node"
+GANG_NOT_RESERVED: Final = "gang is not reserved yet"
+LABELS_DIFFER: Final = "node labels do not match the claim's selector"
+NODE_UNKNOWN: Final = "node is not known"
+NO_STATUS: Final = "no GpuNodeStatus"
+STATUS_STALE: Final = "GpuNodeStatus is stale"
+STATUS_NOT_VALID: Final = "GpuNodeStatus is not valid"
+PLUGIN: Final = "a device plugin hands out the same GPUs"
+DRIVER: Final = "a DRA driver hands out the same GPUs"
+TOO_FEW: Final = "too few free GPUs"
+TOO_SMALL: Final = "node has too few usable GPUs"
+NO_ISLAND: Final = "no NVLink island with enough free GPUs"
+ISLANDS_TOO_SMALL: Final = "no NVLink island is large and fast enough"
+NOT_ADJACENT: Final = "no adjacent free GPUs on one NVLink island"
+
+UNRESOLVABLE: Final = frozenset(
+    {
+        *(CLAIM_NOT_FOUND, CLAIM_NOT_VALID, ELSEWHERE, GANG_NOT_RESERVED, LABELS_DIFFER, NODE_UNKNOWN),
+        *(NO_STATUS, STATUS_STALE, STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
+    }
+)
+"""What evicting pods from the node does not change: preemption need not try."""

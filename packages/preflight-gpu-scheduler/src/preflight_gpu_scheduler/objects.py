@@ -1,0 +1,268 @@
+"""The fields of Kubernetes objects that this system reads, and no others.
+
+msgspec skips what is not named here. What anybody may write without a limit of Kubernetes' own has one here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names as preflight
+
+from . import allocation, names
+
+__all__ = [
+    "Condition",
+    "Lease",
+    "LeaseSpec",
+    "Metadata",
+    "Node",
+    "NodeSpec",
+    "NodeStatus",
+    "Pod",
+    "PodGroup",
+    "PodSpec",
+    "PodStatus",
+    "Taint",
+    "Toleration",
+]
+
+_KEPT: Final = {
+    names.CLAIM_ANNOTATION: 253,
+    names.GANG_SIZE_ANNOTATION: 16,
+    names.ALLOCATED_ANNOTATION: 1024,
+    names.RESERVED_ANNOTATION: 1024,
+    names.RECLAIMED_ANNOTATION: 16,
+    names.NUDGED_ANNOTATION: 64,
+    names.POD_ANNOTATION: 512,
+    names.NODE_ANNOTATION: 253,
+    names.ID_ANNOTATION: 8,
+    names.UUID_ANNOTATION: 128,
+    names.UNHEALTHY_ANNOTATION: 8192,
+    preflight.GANG_ANNOTATION: 4096,
+}
+"""Annotations that are read, and the characters that are kept of each. A longer one is none of ours: it keeps one character too many, and
+so is refused for what it is instead of not being there."""
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_MOST_LABELS: Final = 256
+_MOST_CONDITIONS: Final = 64
+_MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
+    pass
+
+
+class Metadata(_Object, frozen=True, kw_only=True):
+    """``annotations``: those that are read. ``labels``: at most 256."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        put = msgspec.structs.force_setattr
+        if self.annotations:
+            kept = {
+                k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1] for k, v in self.annotations.items() if k in _KEPT
+            }
+            put(self, "annotations", kept)
+        if self.labels and len(self.labels) > _MOST_LABELS:
+            put(self, "labels", dict(sorted(self.labels.items())[:_MOST_LABELS]))
+
+    @property
+    def said(self) -> dict[str, str]:
+        return self.annotations or {}
+
+
+class Toleration(_Object, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Gate(_Object, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class PodSpec(_Object, frozen=True, kw_only=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    scheduling_gates: tuple[Gate, ...] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+    priority: int | None = None
+
+
+class PodStatus(_Object, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class Pod(_Object, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def claim(self) -> str:
+        """The name of its GpuClaim; empty where it has none."""
+        return self.metadata.said.get(names.CLAIM_ANNOTATION, "")
+
+    @property
+    def ended(self) -> bool:
+        return self.status.phase in _ENDED
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def bound(self) -> bool:
+        return bool(self.spec.node_name)
+
+    @property
+    def reclaimed(self) -> int:
+        return allocation.reclaimed(self.metadata.said)
+
+    @property
+    def number(self) -> int:
+        """That of its current reservation: what its leases must carry."""
+        return self.reclaimed + 1
+
+    @property
+    def reserved(self) -> allocation.Reserved | None:
+        """What a gang's plan gave it, unless that has been taken back."""
+        found = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+        return found if found is not None and found.number == self.number else None
+
+    @property
+    def allocated(self) -> allocation.Allocation | None:
+        return allocation.parse_allocated(self.metadata.said.get(names.ALLOCATED_ANNOTATION, ""))
+
+    @property
+    def gated(self) -> bool:
+        return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
+
+
+class LeaseSpec(_Object, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(_Object, frozen=True, kw_only=True):
+    """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its name may carry a hash."""
+
+    metadata: Metadata
+    spec: LeaseSpec = LeaseSpec()
+
+    @property
+    def holder(self) -> str:
+        return self.spec.holder_identity or ""
+
+    @property
+    def number(self) -> int:
+        return self.spec.lease_transitions or 0
+
+    @property
+    def pod(self) -> tuple[str, str] | None:
+        """(namespace, name) of the holder; None where it is not said."""
+        namespace, slash, name = self.metadata.said.get(names.POD_ANNOTATION, "").partition("/")
+        return (namespace, name) if slash and namespace and name else None
+
+    @property
+    def gpu(self) -> tuple[str, int] | None:
+        """(node, id); None where annotations and name do not agree, as in a Lease that somebody made by hand."""
+        found, node = names.split_lease_name(self.metadata.name), self.metadata.said.get(names.NODE_ANNOTATION, "")
+        if found is None or not node or names.lease_name(node, found[1]) != self.metadata.name:
+            return None
+        return node, found[1]
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was made by this system, by all it says."""
+        labels = self.metadata.labels or {}
+        return bool(
+            self.holder and self.number > 0 and self.pod and self.gpu and labels.get(names.MANAGED_LABEL) == "true"
+        )
+
+
+class Taint(_Object, frozen=True, kw_only=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Condition(_Object, frozen=True, kw_only=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.message) > _MOST_MESSAGE:
+            msgspec.structs.force_setattr(self, "message", self.message[:_MOST_MESSAGE])
+
+
+class NodeSpec(_Object, frozen=True, kw_only=True):
+    unschedulable: bool | None = None
+    taints: tuple[Taint, ...] | None = None
+
+
+class NodeStatus(_Object, frozen=True, kw_only=True):
+    """``capacity``, ``allocatable``: quantities as they came."""
+
+    capacity: dict[str, Any] | None = None
+    allocatable: dict[str, Any] | None = None
+    conditions: tuple[Condition, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.conditions and len(self.conditions) > _MOST_CONDITIONS:
+            msgspec.structs.force_setattr(self, "conditions", self.conditions[:_MOST_CONDITIONS])
+
+
+class Node(_Object, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
+
+
+class _Minimum(_Object, frozen=True, kw_only=True):
+    min_member: int | None = None
+    min_count: int | None = None
+    scheduling_policy: Any = None
+
+
+class PodGroup(_Object, frozen=True, kw_only=True):
+    """A PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh, as far as it says how many members it needs."""
+
+    metadata: Metadata
+    spec: _Minimum = _Minimum()
+
+    @property
+    def size(self) -> int | None:
+        """None where it says no positive number."""
+        policy: Any = self.spec.scheduling_policy
+        gang = policy.get("gang") if isinstance(policy, dict) else None
+        nested = gang.get("minCount") if isinstance(gang, dict) else None
+        for found in (self.spec.min_count, self.spec.min_member, nested):
+            if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                return found
+        return None

@@ -1,0 +1,166 @@
+"""A node's GpuNodeStatus from what NVML, the Node and its pods say. Pure: the agent asks, and writes.
+
+An id belongs to a UUID. A lease locks an id and a variable names a UUID: if they drifted apart, one GPU would be given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from .conditions import Complaints
+from .inventory import CONFLICT_DEVICE_PLUGIN, CONFLICT_DRA, Device, Health, Status
+from .links import Place, bus_id, islands
+from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
+from .objects import Node, Pod
+
+__all__ = ["APPLICATION_XIDS", "Facts", "changed", "conflicts", "health", "ids", "status"]
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
+LOST: Final = "NVML does not list it any more"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus). ``ecc_pending``: uncorrectable errors wait
+    for a reset; ``remap_failed``: a row could not be remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where
+    they cannot be told."""
+
+    uuid: str
+    place: Place
+    name: str = ""
+    answers: bool = True
+    ecc_pending: bool = False
+    remap_failed: bool = False
+    xids: tuple[int, ...] = ()
+    mig: bool = False
+    processes: int | None = None
+
+
+def health(facts: Facts, complaint: str) -> tuple[Health, str]:
+    """The worst of what NVML and the node say, and why; Healthy has no reason."""
+    critical = sorted(set(facts.xids) - APPLICATION_XIDS)
+    found = (
+        (not facts.answers, "NVML says that the GPU is lost"),
+        (facts.ecc_pending, "uncorrectable memory errors wait for a reset"),
+        (facts.remap_failed, "a memory row could not be remapped"),
+        (bool(critical), f"XID {', '.join(map(str, critical[:8]))}"),
+        (bool(complaint), complaint),
+    )
+    return next((("Unhealthy", why) for true, why in found if true), ("Healthy", ""))
+
+
+def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
+    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has. Ids of ``known`` are never given to others."""
+    taken = set(known.values())
+    found: dict[str, int] = {}
+    fresh = (one for one in range(MOST_ID + 1) if one not in taken)
+    for uuid in uuids:
+        number = known.get(uuid)
+        number = next(fresh, None) if number is None else number
+        if number is not None:
+            found[uuid] = number
+    return found
+
+
+def status(
+    previous: Status,
+    facts: Sequence[Facts] | None,
+    complaints: Complaints,
+    pods: Iterable[Pod],
+    node: str,
+    *,
+    conflicts: Sequence[str] = (),
+    observed: str,
+) -> Status:
+    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is known, nothing given and nobody blamed.
+
+    A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still name it, and it may come back. It is
+    dropped when no pod has it and another GPU is in its slot.
+    """
+    users = _users(pods, node)
+    old = {one.uuid: one for one in previous.devices if one.uuid}
+    if facts is None:
+        known = [_with(one, "Unknown", "NVML cannot be read", users) for one in previous.devices]
+        return Status(total=len(known), observed_time=observed, devices=tuple(known), conflicts=tuple(conflicts))
+    listed = {one.uuid: one for one in facts}
+    slots = {bus_id(one.place.pci_bus_id) for one in facts if one.answers}
+    gone = [
+        one
+        for uuid, one in old.items()
+        if uuid not in listed and (users.get(one.id) or bus_id(one.pci_bus_id) not in slots)
+    ]
+    kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {one.uuid: one.id for one in gone}
+    ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
+    numbers = ids(kept, [one.uuid for one in ordered])
+    where = islands({numbers[one.uuid]: one.place for one in ordered if one.uuid in numbers and one.answers})
+    devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
+    devices += [
+        _device(one, numbers[one.uuid], where, old.get(one.uuid), complaint=complaints.about(one.uuid), users=users)
+        for one in ordered
+        if one.uuid in numbers
+    ]
+    devices.sort(key=lambda one: one.id)
+    return Status(total=len(devices), observed_time=observed, devices=tuple(devices), conflicts=tuple(conflicts))
+
+
+def _device(
+    facts: Facts,
+    number: int,
+    where: Mapping[int, tuple[str, float]],
+    old: Device | None,
+    *,
+    complaint: str,
+    users: Mapping[int, tuple[str, ...]],
+) -> Device:
+    island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps) if old else ("", 0.0))
+    found, why = health(facts, complaint)
+    return Device(
+        id=number,
+        uuid=facts.uuid,
+        name=facts.name[:256],
+        pci_bus_id=bus_id(facts.place.pci_bus_id),
+        island=island,
+        bandwidth_gbps=bandwidth,
+        health=found,
+        reason=why[:256],
+        mig=facts.mig,
+        in_use_by=users.get(number, ()),
+        processes=facts.processes,
+    )
+
+
+def _with(device: Device, found: Health, why: str, users: Mapping[int, tuple[str, ...]]) -> Device:
+    return msgspec.structs.replace(device, health=found, reason=why, in_use_by=users.get(device.id, ()), processes=None)
+
+
+def _users(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
+    """Uids of the pods that were given each id here and have not ended."""
+    found: dict[int, list[str]] = {}
+    for pod in pods:
+        allocated = pod.allocated
+        if pod.spec.node_name != node or pod.ended or allocated is None or allocated.node != node:
+            continue
+        for gpu in allocated.ids:
+            found.setdefault(gpu, []).append(pod.metadata.uid)
+    return {gpu: tuple(sorted(uids)[:64]) for gpu, uids in found.items()}
+
+
+def conflicts(
+    node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
+) -> tuple[str, ...]:
+    """Who else hands out GPUs here: a device plugin (allocatable above 0), or a DRA driver (``drivers`` of the node's ResourceSlices)."""
+    amount = (node.status.allocatable or {}).get(DEVICE_PLUGIN_RESOURCE, 0)
+    plugin = str(amount) not in {"0", ""}
+    return (
+        *((CONFLICT_DEVICE_PLUGIN,) if plugin else ()),
+        *((CONFLICT_DRA,) if set(drivers) & set(gpu_drivers) else ()),
+    )
+
+
+def changed(old: Status, new: Status) -> bool:
+    """Whether more than the heartbeat differs: that is written at once."""
+    blank: dict[str, Any] = {"observed_time": None}
+    return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)

@@ -1,0 +1,70 @@
+"""From mirrored objects to what filter sees of a node: its usable GPUs, which of them could be had, or why none is given here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal
+
+from . import choice, messages
+from .holding import State, judge
+from .inventory import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
+from .objects import Lease, Node, Pod
+from .protocol import Look
+from .verbs import NodeView
+
+__all__ = ["busy_ids", "own_ids", "view"]
+
+
+def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
+    """GPUs of one node whose leases cannot be taken over. Of a lease whose pod the mirror does not show, its taker asks the API server."""
+    found = set()
+    for lease in leases:
+        if lease.gpu is None:
+            continue  # not one GPU's by what it says; a create under its name fails, and the choice goes on without it
+        pod = lease.pod
+        if pod is None or judge(lease, look(pod)) not in {State.FREE, State.UNSURE}:
+            found.add(lease.gpu[1])
+    return frozenset(found)
+
+
+def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
+    """Ids by node of the leases with which ``pod``, in this version, may go on."""
+    found: dict[str, list[int]] = {}
+    for lease in leases:
+        gpu = lease.gpu
+        if gpu is not None and lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number:
+            found.setdefault(gpu[0], []).append(gpu[1])
+    return {node: tuple(sorted(ids)) for node, ids in found.items()}
+
+
+def view(
+    node: Node | None,
+    inventory: Inventory | None,
+    busy: Collection[int],
+    *,
+    stale: bool = False,
+    missing_status: Literal["refuse", "assume16"] = "refuse",
+    device_plugin: Literal["refuse", "ignore"] = "refuse",
+) -> NodeView:
+    """``busy``: ids with leases, and those that this process holds in memory. ``stale``: the status has not changed for too long; one that
+    says no time at all, as written by hand, is never stale."""
+    if node is None:
+        return NodeView(blocked=messages.NODE_UNKNOWN)
+    if inventory is None and missing_status == "assume16":
+        inventory = assumed(node.metadata.name)
+    if inventory is None:
+        return NodeView(blocked=messages.NO_STATUS)
+    labels = node.metadata.labels or {}
+    why = ""
+    if inventory.problems:
+        why = messages.STATUS_NOT_VALID
+    elif stale and inventory.observed is not None:
+        why = messages.STATUS_STALE
+    elif inventory.conflicts and device_plugin == "refuse":
+        why = messages.PLUGIN if CONFLICT_DEVICE_PLUGIN in inventory.conflicts else messages.DRIVER
+    slots = choice.topology(inventory.devices)
+    # A process on a GPU that no pod of ours was given: somebody works there whom no lease knows.
+    foreign = {one.id for one in inventory.devices if one.processes and not one.in_use_by}
+    taken = foreign | set(busy)
+    free = choice.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
+    return NodeView(slots=slots, free=free, labels=labels, blocked=why)

@@ -1,0 +1,238 @@
+"""Gangs: size, completeness, one plan for all or none, whose turn it is; and gates, capacity, nudges, status."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.allocation import Reserved, written
+from preflight_gpu_scheduler.controls import (
+    Gate,
+    capacity,
+    capacity_patch,
+    gate,
+    gate_patch,
+    nudge_patch,
+    nudged,
+    reclaim_patch,
+    reserve_patch,
+)
+from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, plan_name
+from preflight_gpu_scheduler.inventory import Device, Inventory
+from preflight_gpu_scheduler.objects import Taint, Toleration
+from preflight_gpu_scheduler.plan import Gang, Member, PlanNode, gather, missing, plan, tolerates, turns
+from preflight_gpu_scheduler.status import could_ever, status
+from shapes import EIGHT, claim, lease, node, pod, view
+
+JOB = claim(1, gang="job")
+
+
+def gang(count: int, each: int = 1, *, size: int | None = None, name: str = "job") -> Gang:
+    want = claim(each, gang=name)
+    members = tuple(Member(pod=pod(f"{name}-{n}", gated=True), claim=want) for n in range(count))
+    return Gang(key=("team", name), size=count if size is None else size, members=members)
+
+
+def nodes(*free: int) -> dict[str, PlanNode]:
+    return {f"n{n}": PlanNode(node=node(f"n{n}"), view=view(mask)) for n, mask in enumerate(free)}
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 8))
+def test_a_plan_gives_every_member_its_count_of_free_gpus_and_none_twice_or_is_none(
+    free: list[int], members: int, each: int
+) -> None:
+    found = plan(gang(members, each), nodes(*free))
+    if isinstance(found, str):
+        assert members * each > 0
+        fits = sum(mask.bit_count() // each for mask in free)
+        assert fits < members, "equal members fit wherever there is room"
+        return
+    given_ = [(one.node, gpu) for one in found for gpu in one.ids]
+    assert len(set(given_)) == len(given_) == members * each
+    assert all(free[int(where[1:])] >> gpu & 1 for where, gpu in given_)
+
+
+def test_members_go_only_to_nodes_that_would_take_them() -> None:
+    taint = Taint(key="team", value="x", effect="NoSchedule")
+    those = {
+        "down": PlanNode(node=node("down", ready=False), view=view()),
+        "cordoned": PlanNode(node=node("cordoned", unschedulable=True), view=view()),
+        "tainted": PlanNode(node=node("tainted", taints=(taint,)), view=view()),
+        "stale": PlanNode(node=node("stale"), view=view(blocked="stale")),
+    }
+    assert isinstance(plan(gang(1), those), str)
+    found = plan(gang(1), {**those, "good": PlanNode(node=node("good"), view=view(), uuids={0: "GPU-0"})})
+    assert isinstance(found, tuple)
+    assert (found[0].node, found[0].uuids) == ("good", ("GPU-0",))
+
+
+@pytest.mark.parametrize(
+    ("one", "yes"),
+    [
+        (Toleration(key="a", value="b", effect="NoSchedule"), True),
+        (Toleration(key="a", value="b"), True),
+        (Toleration(key="a", operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key="a", value="c"), False),
+        (Toleration(key="a", value="b", effect="NoExecute"), False),
+        (Toleration(), False),
+    ],
+)
+def test_a_toleration_is_read_as_kubernetes_does(one: Toleration, yes: bool) -> None:
+    assert tolerates(one, "a", "b", "NoSchedule") is yes
+
+
+def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_disagree_say_none() -> None:
+    def sizes(*said: str, group: int | None = None) -> int | None:
+        pods = [
+            pod(f"p{n}", annotations={names.GANG_SIZE_ANNOTATION: one} if one else None) for n, one in enumerate(said)
+        ]
+        return gather(pods, {("team", "two"): JOB}, {("team", "job"): group} if group else {})["team", "job"].size
+
+    assert sizes("3", "") == 3
+    assert sizes("", group=4) == 4
+    assert sizes("3", "4", group=4) is None
+    assert sizes("0", "-1", "x") is None
+
+
+def test_ended_members_and_pods_without_a_gang_are_no_members() -> None:
+    pods = [pod("a"), pod("b", phase="Failed"), pod("c", annotations={names.CLAIM_ANNOTATION: "solo"})]
+    found = gather(pods, {("team", "two"): JOB, ("team", "solo"): claim()}, {})
+    assert [one.pod.metadata.name for one in found["team", "job"].members] == ["a"]
+
+
+def test_what_a_gang_waits_for_is_said() -> None:
+    assert missing(gang(2)) == ""
+    assert missing(gang(2, size=3)) == "1 of 3 members are missing"
+    assert "not known" in missing(Gang(key=("team", "job"), size=None, members=gang(2).members))
+
+
+def test_a_replacement_of_a_bound_gang_is_planned_by_itself() -> None:
+    bound = Member(pod=pod("job-9", node_name="n0"), claim=JOB)
+    whole = Gang(key=("team", "job"), size=3, members=(*gang(2).members, bound))
+    found = turns([whole], nodes(0xFF), {}, 300)
+    assert len(found[0].assignments) == 2
+
+
+def test_one_of_two_gangs_gets_all_and_a_smaller_one_is_not_held_up_until_patience_ends() -> None:
+    first, second = gang(8, name="a"), gang(8, name="b")
+    free = nodes(0xFF, 0x0F)
+    found = turns([first, second], free, {first.key: 10, second.key: 5}, 300)
+    assert [(one.gang.key[1], len(one.assignments), bool(one.why)) for one in found] == [
+        ("a", 8, False),
+        ("b", 0, True),
+    ]
+    big, small = gang(2, 8, name="big"), gang(2, 1, name="small")
+    assert [len(one.assignments) for one in turns([small, big], free, {big.key: 100, small.key: 1}, 300)] == [0, 2]
+    assert [len(one.assignments) for one in turns([small, big], free, {big.key: 301, small.key: 1}, 300)] == [0]
+
+
+def test_an_incomplete_gang_holds_up_nobody_however_long_it_waits() -> None:
+    late, small = gang(2, size=3, name="late"), gang(1, name="small")
+    assert [len(one.assignments) for one in turns([late, small], nodes(0xFF), {late.key: 9999}, 300)] == [0, 1]
+
+
+def test_plans_of_one_snapshot_do_not_touch() -> None:
+    found = turns([gang(4, name="a"), gang(4, name="b")], nodes(0xFF), {}, 300)
+    used = [(one.node, gpu) for turn in found for one in turn.assignments for gpu in one.ids]
+    assert len(used) == len(set(used)) == 8
+
+
+def told(name: str, *, plan: str = "x", first: str = "uid-a", members: int = 2, node_name: str = "") -> object:
+    text = written(Reserved(number=1, node="n", ids=(0,), plan=plan, members=members, first="a", first_uid=first))
+    return pod(name, annotations={names.RESERVED_ANNOTATION: text}, node_name=node_name)
+
+
+def test_a_gang_is_bound_when_all_have_arrived_the_first_one_first() -> None:
+    a, b = told("a"), told("b")
+    assert arrival(a, [a], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
+    assert arrival(a, [a, b], set()) is Arrival.BIND  # type: ignore[arg-type, list-item]
+    assert arrival(b, [a, b], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
+    assert arrival(b, [b], {"uid-a"}) is Arrival.BIND  # type: ignore[arg-type, list-item]
+    assert arrival(a, [a, told("b", plan="y")], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
+    assert arrival(pod(), [pod()], set()) is Arrival.WAIT
+
+
+def test_plans_are_named_by_what_they_give() -> None:
+    one, other = (Assignment(pod=pod(), node="n", ids=ids) for ids in ((0, 1), (0, 2)))
+    assert plan_name([one]) == plan_name([one]) != plan_name([other])
+
+
+def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_with_its_plan() -> None:
+    assert gate(pod(), claim()) is Gate.NONE
+    assert gate(pod(gated=True), None) is Gate.WAIT_CLAIM
+    assert gate(pod(gated=True), claim()) is Gate.REMOVE
+    assert gate(pod(gated=True), JOB) is Gate.WAIT_GANG
+    patch = gate_patch(pod(gated=True))
+    assert patch[-1] == {"op": "replace", "path": "/spec/schedulingGates", "value": [{"name": "other"}]}
+
+
+def test_every_write_on_a_pod_is_refused_on_another_version_of_it() -> None:
+    one = pod(gated=True)
+    for patch in (
+        gate_patch(one),
+        nudge_patch(one, "1"),
+        reclaim_patch(one, 1),
+        reserve_patch(one, "{}"),
+        reserve_patch(pod(), "{}"),
+    ):
+        assert [part["path"] for part in patch if part["op"] == "test"] == [
+            "/metadata/uid",
+            "/metadata/resourceVersion",
+        ]
+
+
+def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> None:
+    devices = (Device(id=0), Device(id=1, health="Unhealthy"), Device(id=2, health="Unhealthy"), Device(id=3, mig=True))
+    assert capacity(Inventory(node="n", devices=devices), {1}) == 2
+    assert capacity(Inventory(node="n", devices=devices, conflicts=("device-plugin",)), {1}) == 1
+    assert capacity_patch(node(allocatable={"gpu.scheduling/gpu": "2"}), "gpu.scheduling/gpu", 2) is None
+    assert capacity_patch(node(), "", 2) is None
+    assert capacity_patch(node(), "gpu.scheduling/gpu", 2) == [
+        {"op": "add", "path": "/status/capacity/gpu.scheduling~1gpu", "value": "2"}
+    ]
+
+
+def test_the_oldest_pods_that_fit_are_nudged_and_no_more_than_fit() -> None:
+    waiting = [
+        (pod(n, created=when), claim(count))
+        for n, when, count in (("c", "3", 2), ("a", "1", 8), ("b", "2", 2), ("d", "4", 2))
+    ]
+    assert [one.metadata.name for one in nudged(waiting, {"n": 4})] == ["b", "c"]
+    assert nudged([(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())], {"n": 8}) == ()
+
+
+def test_a_claims_status_says_what_its_pods_have() -> None:
+    here = pod("a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running")
+    one = status(claim(), [here], [])
+    assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == ("Bound", "n", [0, 1], "n:0,1")
+    reserved = status(claim(), [here, pod("p")], [lease("n", 3), lease("n", 2)])
+    assert (reserved["phase"], reserved["message"]) == ("Reserved", "1 of 2 pods are bound")
+    assert reserved["allocations"][1] == {
+        "pod": "p",
+        "podUID": "uid-p",
+        "nodeName": "n",
+        "gpuIds": [2, 3],
+        "phase": "Reserved",
+    }
+    assert "allocated" not in reserved
+    assert status(claim(), [], [])["phase"] == "Pending"
+    assert status(claim(), [pod()], [], possible=False)["phase"] == "Failed"
+    assert (
+        len(
+            status(
+                claim(),
+                [pod(f"p{n}", annotations={names.ALLOCATED_ANNOTATION: "n:0"}, node_name="n") for n in range(150)],
+                [],
+            )["allocations"]
+        )
+        == 100
+    )
+
+
+def test_whether_any_node_could_ever_do_asks_for_size_island_and_labels() -> None:
+    assert could_ever(claim(8), [(EIGHT, {})])
+    assert not could_ever(claim(9), [(EIGHT, {})])
+    assert not could_ever(claim(8, mode="Required"), [(EIGHT, {})])
+    assert not could_ever(claim(1, labels={"a": "b"}), [(EIGHT, {})])

@@ -1,0 +1,173 @@
+"""What filter and prioritize answer, and what they see of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_gpu_scheduler import messages, names
+from preflight_gpu_scheduler.allocation import Reserved, written
+from preflight_gpu_scheduler.holding import Sight
+from preflight_gpu_scheduler.inventory import Device, Inventory
+from preflight_gpu_scheduler.objects import Pod
+from preflight_gpu_scheduler.verbs import NodeView, Question, filter_nodes, prioritize, result_of, suits
+from preflight_gpu_scheduler.views import busy_ids, own_ids
+from preflight_gpu_scheduler.views import view as seen
+from shapes import claim, lease, node, pod, view
+
+NODES = {
+    "free": view(),
+    "half": view(0x0F),
+    "one": view(0x01),
+    "stale": view(blocked=messages.STATUS_STALE),
+    "labelled": view(labels={"pool": "a"}),
+}
+
+
+def ask(**changes: Any) -> Question:
+    return Question(**{"pod": pod(), "claim": claim(), **changes})
+
+
+def test_a_node_passes_when_the_choice_finds_gpus_there_and_the_others_say_why_not() -> None:
+    answered = filter_nodes(ask(), [*NODES, "strange"], NODES)
+    assert answered.passed == ("free", "half", "labelled")
+    assert answered.failed == {
+        "one": messages.TOO_FEW,
+        "stale": messages.STATUS_STALE,
+        "strange": messages.NODE_UNKNOWN,
+    }
+
+
+def test_what_eviction_cannot_change_is_unresolvable() -> None:
+    result = result_of(filter_nodes(ask(), ["one", "stale"], NODES))
+    assert (result.failed_nodes, result.failed_and_unresolvable_nodes) == (
+        {"one": messages.TOO_FEW},
+        {"stale": messages.STATUS_STALE},
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        (ask(claim=None), messages.CLAIM_NOT_FOUND),
+        (ask(claim=None, valid=False), messages.CLAIM_NOT_VALID),
+        (ask(claim=claim(gang="job")), messages.GANG_NOT_RESERVED),
+        (ask(claim=claim(labels={"pool": "b"})), messages.LABELS_DIFFER),
+        (ask(claim=claim(9)), messages.TOO_SMALL),
+        (ask(claim=claim(5, mode="Required")), messages.ISLANDS_TOO_SMALL),
+    ],
+)
+def test_why_no_node_does(question: Question, why: str) -> None:
+    answered = filter_nodes(question, ["free"], NODES)
+    assert not answered.passed
+    assert set(answered.failed.values()) == {why}
+
+
+def test_a_selector_takes_the_nodes_with_its_labels() -> None:
+    assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).passed == ("labelled",)
+
+
+def test_a_full_set_of_leases_leads_to_its_node_and_half_a_set_where_it_can_be_completed() -> None:
+    full = ask(own={"one": (0b110, (1, 2))})
+    assert filter_nodes(full, ["free", "one"], NODES).passed == ("one",)
+    assert filter_nodes(full, ["free"], NODES).failed == {"free": messages.ELSEWHERE}
+    assert filter_nodes(ask(own={"one": (0b10, (1,))}), ["free", "one"], NODES).passed == ("one",)
+    hopeless = ask(claim=claim(3), own={"one": (0b10, (1,))})
+    assert filter_nodes(hopeless, ["free", "one"], NODES).passed == ("free",)
+    assert suits(full, "one", NODES).ids == (1, 2)
+
+
+def test_a_gangs_member_goes_where_its_plan_says() -> None:
+    told = written(Reserved(number=1, node="half", ids=(0, 1), plan="x", members=2, first="p", first_uid="uid-p"))
+    question = ask(pod=pod(annotations={names.RESERVED_ANNOTATION: told}), claim=claim(gang="job"))
+    assert filter_nodes(question, ["free", "half"], NODES).passed == ("half",)
+    assert [one.score for one in prioritize(question, ["half"], NODES)] == [10]
+
+
+def test_prioritize_likes_what_leaves_least_over() -> None:
+    nodes = {"whole": view(0xFF), "pair": view(0b11), "split": view(0b10001), "stale": NODES["stale"]}
+    found = {one.host: one.score for one in prioritize(ask(), [*nodes, "strange"], nodes)}
+    assert found == {"whole": 8, "pair": 10, "split": 2, "stale": 0, "strange": 0}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.booleans()), max_size=6),
+    st.integers(1, 8),
+    st.sampled_from(["Required", "Preferred", "Ignore"]),
+)
+def test_every_node_is_answered_once_and_scores_are_within_bounds(
+    found: list[tuple[int, bool]], count: int, mode: str
+) -> None:
+    nodes = {
+        f"n{n}": view(mask, blocked=messages.NO_STATUS if blocked else "") for n, (mask, blocked) in enumerate(found)
+    }
+    question = ask(claim=claim(count, mode=mode))
+    answered = filter_nodes(question, list(nodes), nodes)
+    assert sorted([*answered.passed, *answered.failed]) == sorted(nodes)
+    for name in answered.passed:
+        assert suits(question, name, nodes).ids
+    assert all(0 <= one.score <= 10 for one in prioritize(question, list(nodes), nodes))
+
+
+def test_constants_alone_are_given_as_reasons() -> None:
+    known = {value for key, value in vars(messages).items() if key.isupper() and isinstance(value, str)}
+    assert known >= messages.UNRESOLVABLE
+    assert known - messages.UNRESOLVABLE == {messages.TOO_FEW, messages.NO_ISLAND, messages.NOT_ADJACENT}
+
+
+DEVICES = tuple(Device(id=n, island="a") for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "options", "blocked"),
+    [
+        (None, {}, messages.NO_STATUS),
+        (Inventory(node="n", problems=("x",)), {}, messages.STATUS_NOT_VALID),
+        (Inventory(node="n", devices=DEVICES, observed="t"), {"stale": True}, messages.STATUS_STALE),
+        (Inventory(node="n", devices=DEVICES), {"stale": True}, ""),
+        (Inventory(node="n", devices=DEVICES, conflicts=("device-plugin",)), {}, messages.PLUGIN),
+        (Inventory(node="n", devices=DEVICES, conflicts=("dra-driver",)), {}, messages.DRIVER),
+        (Inventory(node="n", devices=DEVICES, conflicts=("device-plugin",)), {"device_plugin": "ignore"}, ""),
+    ],
+)
+def test_what_keeps_a_whole_node_from_being_used(inventory: Inventory | None, options: Any, blocked: str) -> None:
+    assert seen(node(), inventory, (), **options).blocked == blocked
+
+
+def test_a_node_that_is_not_there_is_not_known_and_one_without_a_status_may_be_assumed() -> None:
+    assert seen(None, None, ()).blocked == messages.NODE_UNKNOWN
+    assert seen(node(), None, {0}, missing_status="assume16").free == 0xFFFE
+
+
+def test_leased_and_sick_gpus_and_those_with_a_strangers_process_are_not_free() -> None:
+    devices = (
+        *DEVICES[:2],
+        Device(id=2, health="Unhealthy"),
+        Device(id=3, processes=1),
+        Device(id=4, processes=1, in_use_by=("u",)),
+    )
+    found = seen(node(), Inventory(node="n", devices=devices), {1})
+    assert [slot.id for n, slot in enumerate(found.slots) if found.free >> n & 1] == [0, 4]
+
+
+def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is() -> None:
+    ended: dict[tuple[str, str], Pod] = {("team", "p"): pod(phase="Failed"), ("team", "q"): pod("q")}
+    leases = [
+        lease("n", 0),
+        lease("n", 1, "uid-q", name="q"),
+        lease("n", 2, "uid-r", name="r"),
+        lease("n", 3, "someone", number=0),
+    ]
+    assert busy_ids(leases, lambda key: Sight(ended.get(key))) == {1, 3}
+
+
+def test_only_leases_of_the_pods_current_number_are_its_own() -> None:
+    fenced = pod(annotations={names.RECLAIMED_ANNOTATION: "1"})
+    leases = [lease("n", 0), lease("n", 1, number=2), lease("m", 0, "else", number=2)]
+    assert own_ids(leases, fenced) == {"n": (1,)}
+
+
+def test_an_empty_view_gives_nothing() -> None:
+    assert suits(ask(), "n", {"n": NodeView()}).why == messages.TOO_SMALL
