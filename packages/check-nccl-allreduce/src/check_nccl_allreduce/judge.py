@@ -68,7 +68,9 @@ def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> Verd
     if verdict.outcome != "failed" or not known:
         return verdict
     told = "; ".join(f"{_who(hellos, rank)}: {text}" for rank, text in known.items())
-    named = {rank: f"its network adapters: {text}" for rank, text in known.items()}
+    said = {rank: verdict.named.get(rank, "") for rank in known}
+    new = {rank: [one for one in hellos[rank].adapters if one not in said[rank]] for rank in known}
+    named = {rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts}
     named = blame.together(verdict.named, named)
     return msgspec.structs.replace(verdict, named=named, metadata=verdict.metadata | {"adapters": told})
 
@@ -118,6 +120,7 @@ def _localised(
 ) -> Probes | VerdictMessage:
     zone, gbps = found
     shape = probing.Map.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
+    shape = shape.counted(one.results for one in (last, *probed))
     state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
