@@ -170,12 +170,11 @@ def _score(
     # A node that is as fast to itself as others are has a port that does not matter; and no port makes wrong data.
     wrong = any(e.status is Status.WRONG for e in everything)
     device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine))
-    fault = min(ports.fault, device)
     local = min(KIND, local * sum_told * device)
     first = min((e.at for e in everything), default=0.0)
     late = {e.round for e in everything if e.at >= first + APART}
     # Of what somebody else's traffic does not explain, chance would have to explain the rest. Traffic neither hangs nor corrupts.
-    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late) * (fault if late else 1.0)
+    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
     chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told * device
     kinds = []
     if path >= KIND:
