@@ -93,6 +93,11 @@ def test_a_node_that_is_fast_to_itself_is_not_blamed_for_a_port() -> None:
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
 
 
+def test_a_node_that_is_nearly_as_fast_to_itself_is_not_blamed_for_a_port() -> None:
+    verdict = localised(gang(8, {2: Local((DOWN,))}), slow(2, to_itself=0.84))
+    assert (verdict.named, verdict.fatal_for) == ((2,), ())
+
+
 def test_what_all_nodes_show_is_a_habit_and_no_evidence() -> None:
     everywhere = {i: Local((DOWN,), (errors(),), counted=True) for i in range(8)}
     assert owned(gang(8, everywhere)) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -13,13 +14,15 @@ import anyio
 import msgspec
 import pytest
 import trees
-from check_nccl_allreduce import equipment, gate, nics, ports, probing, ranks, sysfs
-from check_nccl_allreduce.control.messages import Hello, Result, Stage, decode, encode
+from check_nccl_allreduce import equipment, gate, judge, nics, ports, probing, ranks, sysfs
+from check_nccl_allreduce.control.messages import Hello, Result, Stage, VerdictMessage, decode, encode
+from check_nccl_allreduce.control.rounds import Round
 from check_nccl_allreduce.ports import PortErrors, PortFault
+from check_nccl_allreduce.settings import Settings
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from test_judge import hellos, start
+from test_judge import at, hellos, start, trouble
 from worlds import HEALTHY, World, took
 
 PCIE = dict(zip(nics.PCIE, ("32.0 GT/s PCIe", "32.0 GT/s PCIe", "16", "16"), strict=True))
@@ -108,8 +111,6 @@ def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:
     )
 )
 def test_whatever_the_files_say_nothing_is_raised(texts: dict[str, bytes]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         trees.write(root, trees.counters(with_pcie(trees.node(2, 400))))
@@ -205,6 +206,16 @@ def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_por
     assert gate.fabric_of(those) == "ib-8x400"  # and the gang keeps its floor
 
 
+def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events() -> None:
+    those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
+    [warning] = [line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")]
+    assert warning.startswith("warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel")
+    broken = Round(start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those})
+    verdict = judge.next_step(judge.Plan(Settings(), (1,), 0.1), those, [broken])
+    assert isinstance(verdict, VerdictMessage)
+    assert "mlx5_3:1 is not listed" in verdict.named[1]
+
+
 def test_a_node_all_of_whose_ports_are_down_is_of_its_kind() -> None:
     down = tuple(PortFault(name, "state", "is DOWN", "not ACTIVE") for name in NAMES)
     shape = probing.Map.of(fleet(nic="", fabric="", ports=down, listed=NAMES), start(64))
@@ -257,8 +268,8 @@ def test_a_hostile_members_words_are_bounded_and_printable() -> None:
 class Folders(World):
     """A gang whose nodes have folders for /sys: a sick port counts symbol errors whenever its node moves data."""
 
-    def __init__(self, root: Path, nodes: int, sick: Mapping[int, int], slow: int) -> None:
-        super().__init__(nodes, lambda group: {}, backend="nccl", workers=1)
+    def __init__(self, root: Path, nodes: int, sick: Mapping[int, int], slow: int, *, backend: str = "nccl") -> None:
+        super().__init__(nodes, lambda group: {}, backend=backend, workers=1)
         self.root, self.sick, self.slow = root, sick, slow
         self.reported: dict[int, int] = {}
         self.answer = self._measured
@@ -309,6 +320,12 @@ def test_errors_that_all_nodes_count_are_told_of_none(tmp_path: Path) -> None:
     verdict = Folders(tmp_path, 8, dict.fromkeys(range(8), 10**6), slow=2).run()
     assert verdict.metadata["named"] == "node-2"
     assert "symbol_error" not in verdict.reason
+
+
+def test_of_gloo_ports_say_nothing(tmp_path: Path) -> None:
+    world = Folders(tmp_path, 8, {2: 10**6}, slow=2, backend="gloo")
+    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
+    assert "mlx5_1:1" not in world.run().reason
 
 
 def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_name_of_the_port(tmp_path: Path) -> None:

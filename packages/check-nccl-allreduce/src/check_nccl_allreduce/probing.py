@@ -10,7 +10,7 @@ from . import domains, equipment, floors, hairpin, localise, memory
 from .control.messages import Detail, Hello, Result, Start, Trouble
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
-from .ports import Local
+from .ports import UNKNOWN, Local
 
 __all__ = ["Map", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
 
@@ -78,7 +78,7 @@ class Map:
                     nic=nic,
                     nvlink=rack,
                     past=memory.known(hello, start.size),
-                    local=equipment.of_node(hellos, adapters, ranks),
+                    local=equipment.of_node(hellos, adapters, ranks) if start.backend == "nccl" else UNKNOWN,
                 )
             )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)

@@ -20,7 +20,7 @@ SURE = 1e3
 GROWTH = 1e2
 """The most that error counters count: they speak of the link, of which the port is one end."""
 HABIT = 0.25
-"""Of the nodes of a kind, the share that may have such a fault, or one node: where more have it, it says nothing."""
+"""Of the nodes of a kind, the share that may have such a fault, or as many errors, or one node: where more have it, it says nothing."""
 SIMILAR = 0.1
 """A counter that grew by this share of another one's growth grew as much: of nodes all of which count some errors, one always counts most."""
 
@@ -87,6 +87,8 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
     if error.counter not in LINK or error.rate <= LINK[error.counter][2] or counted < 1:
         return 1.0
     as_much = len(rates) - bisect_left(rates, SIMILAR * error.rate)
+    if as_much > max(1, HABIT * counted):
+        return 1.0
     share = min(1.0, as_much / counted)
     return min(GROWTH, (1 / share) ** min(error.rounds, 64))
 

@@ -167,9 +167,10 @@ def _score(
     path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
     local = min(KIND, (1 / noise) ** (len(own) - 2 * fine)) if own else (0.1 if fine else 1.0)
     sum_told = KIND if corrupted else 1.0
-    # A node that is as fast to itself as others are has a port that does not matter; and no port makes wrong data.
+    # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
+    nearly = sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY) if ports.told else 0
     wrong = any(e.status is Status.WRONG for e in everything)
-    device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine))
+    device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
     local = min(KIND, local * sum_told * device)
     first = min((e.at for e in everything), default=0.0)
     late = {e.round for e in everything if e.at >= first + APART}
