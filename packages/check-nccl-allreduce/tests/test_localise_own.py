@@ -22,6 +22,7 @@ from check_nccl_allreduce.localise import (
     Status,
     Verdict,
     Zone,
+    sightings,
 )
 from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.own import GROWTH, owned
@@ -261,3 +262,17 @@ def test_what_is_equal_everywhere_changes_no_blame(state: State, chance: Chance,
     again, _ = play(replace(everywhere, rounds=(), facts=()), lambda one: list(answers[one.number]))
     assert set(owned(everywhere)) == set()
     assert (again.blamed, again.fatal_for) == (verdict.blamed, verdict.fatal_for)
+
+
+def test_a_port_alone_makes_no_spell_for_the_gangs_to_come() -> None:
+    _, last = play(gang(8, {2: Local((DOWN,))}), lambda one: [slow(2)(probe) for probe in one.probes])
+    assert [one.sick for one in sightings(last)] == [False] * 8
+    _, last = play(gang(8, {2: Local((DOWN,))}), lambda one: [slow(2, to_itself=0.5)(probe) for probe in one.probes])
+    assert sightings(last)[2].sick
+
+
+def test_a_node_alone_in_its_place_is_not_blamed_for_a_port() -> None:
+    state = gang(9, {4: Local((DOWN,))})
+    ends = (replace(one, domain="far" if i == 4 else f"leaf-{i % 2}") for i, one in enumerate(state.endpoints))
+    verdict = localised(replace(state, endpoints=tuple(ends)), slow(4))
+    assert (verdict.named, verdict.fatal_for) == ((4,), ())

@@ -14,11 +14,12 @@ import anyio
 import msgspec
 import pytest
 import trees
-from check_nccl_allreduce import equipment, gate, judge, nics, ports, probing, ranks, sysfs
+from check_nccl_allreduce import equipment, gate, judge, localise, nics, ports, probing, ranks, sysfs
 from check_nccl_allreduce.control.messages import Hello, Result, Stage, VerdictMessage, decode, encode
 from check_nccl_allreduce.control.rounds import Round
 from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
+from check_nccl_allreduce.simulation import play
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -204,6 +205,23 @@ def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_por
     )
     assert all(one.local.faults == () for i, one in enumerate(shape.endpoints) if i != 1)
     assert gate.fabric_of(those) == "ib-8x400"  # and the gang keeps its floor
+
+
+@pytest.mark.parametrize(("left", "blamed"), [(7, ()), (6, (1,))])
+def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_for_it(
+    left: int, blamed: tuple[int, ...]
+) -> None:
+    those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
+    state = localise.State(probing.Map.of(those, start(64)).endpoints, 7).after_gang(localise.Zone.BELOW, 40.0)
+
+    def measure(one: localise.Round) -> list[localise.Result]:
+        shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
+        return [localise.Result(localise.Status.OK, 100 * share) for share in shares]
+
+    verdict, _ = play(state, measure)
+    assert (verdict.named, verdict.fatal_for) == ((1,), blamed)
+    assert "node-1: mlx5_" in verdict.reason
+    assert f"which has {left} ports there, where it lists 8, as on 7 of 8 nodes" in verdict.reason
 
 
 def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events() -> None:

@@ -88,7 +88,7 @@ async def probe(run: Run[Settings]) -> Verdict:
     environ, unusual, interface = _environment(os.environ, run.gang.settings.pod_ip, adapters.fabric)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
-    counters = sysfs.Counters(adapters.watched)
+    counters = sysfs.Counters(adapters.watched if run.settings.backend != "gloo" else ())
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
         while True:
             ended = await _once(run, ranks, Workload(environ, tuple(unusual), interface, adapters, reaches))

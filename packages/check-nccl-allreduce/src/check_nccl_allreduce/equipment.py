@@ -10,7 +10,7 @@ from . import nics
 from .control.messages import Hello, Result
 from .ports import Local, PortFault, bounded, merged
 
-__all__ = ["Adapters", "errors", "of_gang", "of_node"]
+__all__ = ["Comparable", "errors", "of_gang", "of_node"]
 
 USUAL = 0.5
 """Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a node has."""
@@ -19,7 +19,7 @@ FEW = 0.25
 NAMES = 4
 
 
-class Adapters(NamedTuple):
+class Comparable(NamedTuple):
     """``nic`` and ``fabric`` (its kind) as they would be with the ports that a member's node has lost; ``lost``: which those are."""
 
     nic: str
@@ -27,14 +27,14 @@ class Adapters(NamedTuple):
     lost: tuple[PortFault, ...] = ()
 
 
-def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Adapters]:
+def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Comparable]:
     """By rank. Members on nodes that have lost ports get what the nodes with as many GPUs of the same model have; all others what they say.
 
     A port is lost where the kernel lists fewer than it does there, or lists all of them and none is active. A pod that was merely given fewer
     adapters has lost none, and neither has a node with half of them or less: that is another sort of node.
     """
     found = {
-        rank: Adapters(hello.nic, nics.kind_of(hello.fabric) if hello.nic else hello.fabric)
+        rank: Comparable(hello.nic, nics.kind_of(hello.fabric) if hello.nic else hello.fabric)
         for rank, hello in hellos.items()
     }
     alike: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -46,7 +46,7 @@ def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Adapters]:
     return found
 
 
-def _restored(hellos: Mapping[int, Hello], ranks: Sequence[int]) -> dict[int, Adapters]:
+def _restored(hellos: Mapping[int, Hello], ranks: Sequence[int]) -> dict[int, Comparable]:
     nodes = {hellos[rank].node: hellos[rank].nic for rank in ranks}
     usual, count = Counter(nodes.values()).most_common(1)[0]
     has = nics.able(usual)
@@ -60,7 +60,7 @@ def _restored(hellos: Mapping[int, Hello], ranks: Sequence[int]) -> dict[int, Ad
     many = f"as on {count} of {len(nodes)} nodes"
     kind = nics.kind_of(hellos[whole[0]].fabric)
     return {
-        rank: Adapters(usual, kind, tuple(PortFault(f.port, f.kind, f.found, f"{f.expected}, {many}") for f in fault))
+        rank: Comparable(usual, kind, tuple(PortFault(f.port, f.kind, f.found, f"{f.expected}, {many}") for f in fault))
         for rank, fault in lacking.items()
     }
 
@@ -80,7 +80,7 @@ def _lost(hello: Hello, has: tuple[str, int, float], listed: Sequence[str]) -> t
     return (PortFault(told or "a port", "missing", f"is {found}", f"where it lists {len(listed)}"),)
 
 
-def of_node(hellos: Mapping[int, Hello], adapters: Mapping[int, Adapters], ranks: Sequence[int]) -> Local:
+def of_node(hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ranks: Sequence[int]) -> Local:
     """What the members with these ``ranks``, all on one node, know of its ports before any round."""
     faults: dict[tuple[str, str], PortFault] = {}
     for rank in ranks:
