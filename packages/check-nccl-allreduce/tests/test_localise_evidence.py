@@ -221,7 +221,10 @@ def some(name: str, gangs: int) -> Tally:
 HEALTHY = [
     name
     for name in every()
-    if name.startswith(("alone", "partial", "labels_lie", "busy", "hardware", "correlated")) and "pause" not in name
+    if name.startswith(
+        ("alone", "partial", "labels_lie", "busy", "hardware", "correlated", "ports errors", "ports faults")
+    )
+    and "pause" not in name
 ]
 
 
@@ -237,6 +240,13 @@ def test_one_to_three_bad_nodes_are_blamed(seen: str) -> None:
     assert tally.healthy_blamed == 0
     assert tally.bad_blamed >= 0.95 * tally.judged
     assert tally.bad_named >= 0.98 * tally.bad
+
+
+@pytest.mark.parametrize(("name", "share"), [("bad nodes, one GPU", 0.95), ("bad nodes", 0.95)])
+def test_bad_nodes_whose_ports_say_so_are_blamed_with_hairpins_and_without(name: str, share: float) -> None:
+    tally = some(f"ports {name}", 40)
+    assert tally.healthy_blamed == 0
+    assert tally.bad_blamed >= share * tally.judged
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["EFA", "MELLANOX", "node", "write"]
+__all__ = ["EFA", "MELLANOX", "counters", "node", "write"]
 
 MELLANOX, EFA = ("0x15b3", "0x1021"), ("0x1d0f", "0xefa1")
 
@@ -36,6 +36,18 @@ def node(
         if usable:
             tree[f"dev/infiniband/uverbs{number}"] = ""
     return tree
+
+
+def counters(tree: dict[str, str], **values: int) -> dict[str, str]:
+    """The same, with these counters of each port, of those that the kernel has for InfiniBand, in ``counters``; in ``hw_counters`` what belongs there."""
+    found = dict(tree)
+    for path in tree:
+        if path.endswith("/rate"):
+            port = path.removesuffix("/rate")
+            for name, value in ({"symbol_error": 0, "link_downed": 0, "port_xmit_wait": 7} | values).items():
+                folder = "hw_counters" if name in {"out_of_sequence", "local_ack_timeout_err"} else "counters"
+                found[f"{port}/{folder}/{name}"] = str(value)
+    return found
 
 
 def write(root: Path, tree: dict[str, str]) -> None:

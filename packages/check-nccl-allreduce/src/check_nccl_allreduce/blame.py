@@ -29,7 +29,7 @@ _MESSAGES: Final = {
     "TOPOLOGY_FILE": "a topology file makes NCCL slow in this gang",
 }
 _CULPRIT: Final = {
-    "NODE_SLOW": "each path to this node that was measured is slow, and so is it to itself over its own NICs, where other nodes are not",
+    "NODE_SLOW": "each path to this node that was measured is slow, and by another kind of evidence so is the node itself, where other nodes are not",
     "NODE_WRONG_DATA": "an all-reduce with this node gives wrong data, and the other nodes are right among themselves",
     "NODE_HUNG": "an all-reduce with this node does not end, and those of the other nodes do",
     "NODE_BROKEN": "an all-reduce with this node fails, and those of the other nodes do not",

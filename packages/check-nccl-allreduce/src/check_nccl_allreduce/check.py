@@ -88,7 +88,8 @@ async def probe(run: Run[Settings]) -> Verdict:
     environ, unusual, interface = _environment(os.environ, run.gang.settings.pod_ip, adapters.fabric)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
-    async with Ranks(environ, run.gang.settings.pod_ip, run.progress) as ranks:
+    counters = sysfs.Counters(adapters.watched if run.settings.backend != "gloo" else ())
+    async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
         while True:
             ended = await _once(run, ranks, Workload(environ, tuple(unusual), interface, adapters, reaches))
             if ended is not None:
@@ -114,6 +115,8 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: Workload) -> Verdict
         nvlink=equipment.nvlink if workload.reaches else "",
         rdma=workload.adapters.rdma and not fallback.chosen(workload.environ),
         adapters=workload.adapters.findings,
+        ports=workload.adapters.faults,
+        listed=workload.adapters.listed,
         unusual=workload.unusual,
         variables=variables,
         topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from . import localise
-from .localise import Endpoint, Probe, Result, Role, Round, State, Status, Zone
+from .localise import Endpoint, Local, PortErrors, PortFault, Probe, Result, Role, Round, State, Status, Zone
 
 __all__ = ["SECONDS", "Fabric", "World"]
 
@@ -73,6 +73,7 @@ class World:
     symptom: Status = Status.OK  # OK: bad nodes are slow
     hairpins: bool = True  # nodes with one GPU have none
     before: int = 0  # gangs that went before, in which nodes had the same fate
+    ports: tuple[str, ...] = ()  # whose ports say something: any of PORTS
 
 
 DISTURBANCES: Final = (
@@ -80,6 +81,9 @@ DISTURBANCES: Final = (
     *("outliers", "busy", "hash"),
 )
 LABELS: Final = ("true", "none", "half", "stale", "one", "own", "random", "coarse")
+PORTS: Final = ("sick", "touched", "some", "errors")
+"""A fault of each bad node's port; errors on ports of nodes that a disturbance touches, as behind a bad cable; a fault of one node in 50, whatever
+else it is; errors on all ports, of which the most is a thousand times the least."""
 PERSISTENCE: Final = 0.7
 """Of the noise that a leaf's paths share, the part that stays from one round to the next."""
 
@@ -149,6 +153,7 @@ class Fabric:
                     labels[i],
                     nic=f"8x{400 >> generation[i]}",
                     nvlink=f"rack-{i // RACK}" if world.racks else None,
+                    local=self._local(i, number),
                 )
                 for i in range(size)
             ),
@@ -234,6 +239,19 @@ class Fabric:
             case _:
                 pass
         return Fault(name, frozenset(touched), factor, begins)
+
+    def _local(self, one: int, number: int) -> Local:
+        """What this node's ports say, drawn apart from all else."""
+        said = self.world.ports
+        if not said:
+            return Local()
+        random = Random(f"{self.world.name}/{number}/ports/{one}")  # noqa: S311, as above
+        fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
+        has = ("sick" in said and one in self.bad) or ("some" in said and random.random() < 0.02)
+        touched = "touched" in said and any(one in fault.touched for fault in self.faults)
+        rate = 10 ** random.uniform(2, 4) if touched else 10 ** random.uniform(-1, 2) if "errors" in said else 0.0
+        errors = (PortErrors("mlx5_3:1", "symbol_error", int(rate * 60) + 1, 60.0, 7),) if rate else ()
+        return Local((fault,) if has else (), errors, counted=True)
 
     def _bad_nodes(self) -> dict[int, float]:
         world, random, size = self.world, self.random, self.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import domains, floors
+from . import domains, equipment, floors
 from .control.messages import Hello, Start, VerdictMessage
 from .control.rounds import Round
 from .localise import Zone
@@ -98,7 +98,7 @@ def fabric_of(hellos: Mapping[int, Hello]) -> str | None:
     fabrics = {hello.fabric for hello in hellos.values()}
     if len(fabrics) == 1:
         return fabrics.pop()
-    [*able] = {hello.nic for hello in hellos.values()}
+    [*able] = {one.nic for one in equipment.of_gang(hellos).values()}
     if len(able) > 1 or not able[0]:
         return None
     return max(fabrics, key=lambda fabric: (floors.wire(fabric) or 0.0, fabric))

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from . import blame, fallback, floors, gate, localise, memory, probing, syndrome, topology
+from . import blame, equipment, fallback, floors, gate, localise, memory, probing, syndrome, topology
 from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
 from .control.rounds import ProbeRound, Probes, Round
 from .localise import Zone
@@ -64,13 +64,23 @@ def next_step(
 
 def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> VerdictMessage:
     """The failed gang's verdict with what members know of their own network adapters. It makes nothing fatal and blames nobody."""
-    known = {rank: "; ".join(hello.adapters) for rank, hello in sorted(hellos.items()) if hello.adapters}
-    if verdict.outcome != "failed" or not known:
+    if verdict.outcome != "failed" or not (known := _ports(hellos)):
         return verdict
-    told = "; ".join(f"{_who(hellos, rank)}: {text}" for rank, text in known.items())
-    named = {rank: f"its network adapters: {text}" for rank, text in known.items()}
+    told = "; ".join(f"{_who(hellos, rank)}: {'; '.join(texts)}" for rank, texts in known.items())
+    said = {rank: verdict.named.get(rank, "") for rank in known}
+    new = {rank: [one for one in texts if one not in said[rank]] for rank, texts in known.items()}
+    named = {rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts}
     named = blame.together(verdict.named, named)
     return msgspec.structs.replace(verdict, named=named, metadata=verdict.metadata | {"adapters": told})
+
+
+def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
+    """By rank, what is wrong with the ports of a member's node, in words: as it says itself, and beside the others."""
+    lost = equipment.of_gang(hellos)
+    told = {
+        rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)] for rank, hello in sorted(hellos.items())
+    }
+    return {rank: texts for rank, texts in told.items() if texts}
 
 
 def _next(
@@ -118,6 +128,8 @@ def _localised(
 ) -> Probes | VerdictMessage:
     zone, gbps = found
     shape = probing.Map.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
+    if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
+        shape = shape.counted(one.results for one in (last, *probed))
     state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
@@ -227,8 +239,8 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
     """What the log should say about the members' adapters and the floor before the measurement."""
     adapters = [
         f"warning: {_who(hellos, rank)}: network adapter {text}"
-        for rank, hello in sorted(hellos.items())
-        for text in hello.adapters
+        for rank, texts in _ports(hellos).items()
+        for text in texts
     ]
     return adapters + _of_floor(settings, hellos, start)
 

@@ -11,14 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from .ports import PortFault, bounded
+
 __all__ = [
     "APERTURES",
     "IMEX",
+    "PCIE",
     "PORTS",
     "UVERBS",
     "VERBS",
     "Adapters",
     "Port",
+    "able",
     "kind_of",
     "ports",
     "reaches",
@@ -33,16 +37,24 @@ APERTURES: Final = "dev/aperture_devices"
 """One entry for each adapter of GPUDirect-TCPXO (Google's a3-mega, which mounts the folder into pods)."""
 IMEX: Final = "dev/nvidia-caps-imex-channels"
 """A channel in it lets the pod reach GPUs of other nodes by NVLink."""
+PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
+"""What the kernel says of an adapter's own PCIe link, now and at best."""
 
 _AMAZON: Final = "0x1d0f"
 _ACTIVE: Final = "ACTIVE"
+_MOST_LISTED: Final = 64
+"""Names of ports that a message takes."""
+_LANES: Final = 32
 _TCPXO: Final = (8, 200)
 """Adapters of an a3-mega node and what each carries in Gbit/s, by Google's documentation of the machine type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port. ``kind``: ib, roce or efa; ``rate`` in Gbit/s; ``model``: PCI vendor and device, ports of one model are siblings."""
+    """One port. ``kind``: ib, roce or efa; ``rate`` in Gbit/s; ``model``: PCI vendor and device, ports of one model are siblings.
+
+    ``physical``: its physical state. ``pcie``: lanes and GT/s of the adapter's PCIe link, now and at best; None where the kernel does not say.
+    """
 
     device: str
     number: str
@@ -51,6 +63,8 @@ class Port:
     state: str
     rate: float
     usable: bool
+    physical: str = ""
+    pcie: tuple[tuple[int, float], tuple[int, float]] | None = None
 
     @property
     def name(self) -> str:
@@ -62,7 +76,8 @@ class Adapters:
     """What a node brings. ``fabric`` as ``floors.toml`` calls it, empty where unknown; ``nic``: what the adapters can do, whatever they do now.
 
     ``rdma``: whether the pod may use one that works, so that TCP would be a fallback. ``imex``: whether it may reach other nodes by NVLink.
-    ``findings``: ports that are down or slower than their siblings.
+    ``findings``: ports that are down or slower than their siblings, in words; ``faults``: these, and ports whose adapter's PCIe link could do more.
+    ``watched``: the ports that the workload uses; ``listed``: the names of all ports of their model that the kernel lists, the pod's or not.
     """
 
     fabric: str = ""
@@ -70,6 +85,9 @@ class Adapters:
     rdma: bool = False
     imex: bool = False
     findings: tuple[str, ...] = ()
+    faults: tuple[PortFault, ...] = ()
+    watched: tuple[Port, ...] = ()
+    listed: tuple[str, ...] = ()
 
 
 def reaches(tree: Mapping[str, str]) -> bool:
@@ -82,29 +100,47 @@ def kind_of(fabric: str) -> str:
     return fabric.partition("-")[0]
 
 
+def able(nic: str) -> tuple[str, int, float] | None:
+    """Kind, number and rate (Gbit/s) of what :attr:`Adapters.nic` says; None where it says something else."""
+    match = re.fullmatch(r"([a-z]{1,8}) ([0-9]{1,4})x([0-9]{1,6}(?:\.[0-9]{1,3})?)", nic, re.ASCII)
+    return (match[1], int(match[2]), float(match[3])) if match else None
+
+
 def recognise(tree: Mapping[str, str], hca: str = "") -> Adapters:
     """The node's adapters. ``hca``: the workload's NCCL_IB_HCA, which leaves NCCL some of them."""
     imex = reaches(tree)
     if apertures := len({path.split("/")[2] for path in tree if path.startswith(f"{APERTURES}/")}):
         count, rate = _TCPXO
-        known = apertures == count
-        return Adapters(f"tcpxo-{count}x{rate}" if known else "", f"tcpxo {apertures}", rdma=True, imex=imex)
-    usable = [port for port in ports(tree) if port.usable and _selected(port, hca)]
+        usual = apertures == count
+        return Adapters(f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex)
+    known = ports(tree)
+    usable = [port for port in known if port.usable and _selected(port, hca)]
     active = [port for port in usable if port.state == _ACTIVE]
     if not active:
-        return Adapters(imex=imex, findings=_findings(usable))
+        down = _faults(usable)
+        return Adapters(
+            imex=imex,
+            findings=_findings(usable, down),
+            faults=bounded(down),
+            watched=tuple(usable),
+            listed=tuple(port.name for port in known if usable)[:_MOST_LISTED],
+        )
     groups: dict[str, list[Port]] = {}
     for port in active:
         groups.setdefault(port.model, []).append(port)
     main = max(groups.values(), key=lambda one: (sum(port.rate for port in one), one[0].model))
     best = max(port.rate for port in main)
     siblings = [port for port in usable if port.model == main[0].model]
+    faults = _faults(usable)
     return Adapters(
         fabric=f"{main[0].kind}-{len(main)}x{best:g}",
         nic=f"{main[0].kind} {len(siblings)}x{best:g}",
         rdma=True,
         imex=imex,
-        findings=_findings(usable),
+        findings=_findings(usable, faults),
+        faults=bounded(fault for fault in faults if fault.port in {port.name for port in siblings}),
+        watched=tuple(siblings),
+        listed=tuple(port.name for port in known if port.model == main[0].model)[:_MOST_LISTED],
     )
 
 
@@ -128,8 +164,31 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
         if kind and rate is not None:
             now = state.rpartition(":")[2].strip()
             whole = f"{kind} {vendor}:{model}"
-            found.append(Port(device, number, kind, whole, now, float(rate[0]), device in open_to_us))
+            physical = tree.get(f"{PORTS}/{device}/ports/{number}/phys_state", "").rpartition(":")[2].strip()
+            found.append(
+                Port(
+                    device,
+                    number,
+                    kind,
+                    whole,
+                    now,
+                    float(rate[0]),
+                    device in open_to_us,
+                    physical,
+                    _pcie([tree.get(f"{PORTS}/{device}/device/{name}", "") for name in PCIE]),
+                )
+            )
     return found
+
+
+def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """Of speeds such as ``32.0 GT/s PCIe`` and widths; a virtual function's and an unplugged adapter's are no figures, or none that are possible."""
+    speeds = [re.match(r"[0-9]{1,3}(?:\.[0-9])? GT/s", text, re.ASCII) for text in texts[:2]]
+    widths = [int(text) if re.fullmatch(r"[0-9]{1,2}", text, re.ASCII) else 0 for text in texts[2:]]
+    if not all(speeds) or not all(0 < width <= _LANES for width in widths):
+        return None
+    now, best = (float(speed[0].split()[0]) for speed in speeds if speed)
+    return (widths[0], now), (widths[1], best)
 
 
 def _selected(port: Port, hca: str) -> bool:
@@ -145,13 +204,36 @@ def _selected(port: Port, hca: str) -> bool:
     return listed is not but_not
 
 
-def _findings(usable: Sequence[Port]) -> tuple[str, ...]:
+def _faults(usable: Sequence[Port]) -> list[PortFault]:
+    """Of ports that are not active, slower than siblings that are, or behind a PCIe link that could do more."""
     found = []
     for port in usable:
         siblings = [one for one in usable if one.model == port.model and one.state == _ACTIVE]
         best = max((one.rate for one in siblings), default=0.0)
         if port.state != _ACTIVE:
-            found.append(f"{port.name} is {port.state or 'in an unknown state'}, not {_ACTIVE}")
+            how = f" ({port.physical})" if port.physical and port.physical != "LinkUp" else ""
+            now = f"is {port.state or 'in an unknown state'}{how}"
+            found.append(PortFault(port.name, "state", now, f"not {_ACTIVE}"))
         elif port.rate < best:
-            found.append(f"{port.name} runs at {port.rate:g} Gbit/s, its siblings at {best:g}")
-    return tuple(found)
+            now = f"runs at {port.rate:g} Gbit/s"
+            found.append(PortFault(port.name, "rate", now, f"its siblings at {best:g}"))
+        if port.pcie is not None and (lacking := _lacking(port)):
+            found.append(lacking)
+    return found
+
+
+def _lacking(port: Port) -> PortFault | None:
+    assert port.pcie is not None
+    (width, speed), (most, fastest) = port.pcie
+    if width >= most and speed >= fastest:
+        return None
+    now = f"has a PCIe link of {width} lanes at {speed:g} GT/s"
+    return PortFault(port.name, "pcie", now, f"and can do {most} at {fastest:g}")
+
+
+def _findings(usable: Sequence[Port], faults: Sequence[PortFault]) -> tuple[str, ...]:
+    """In words; of PCIe links only those that siblings have better: where all are so, the slots are."""
+    slow = {fault.port for fault in faults if fault.kind == "pcie"}
+    models = {port.model for port in usable if port.pcie is not None and port.name not in slow}
+    mixed = {port.name for port in usable if port.model in models}
+    return tuple(fault.told for fault in faults if fault.kind != "pcie" or fault.port in mixed)

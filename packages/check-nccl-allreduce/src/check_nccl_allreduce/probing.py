@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from . import domains, floors, hairpin, localise, memory, nics
+from . import domains, equipment, floors, hairpin, localise, memory
 from .control.messages import Detail, Hello, Result, Start, Trouble
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
+from .ports import UNKNOWN, Local
 
 __all__ = ["Map", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
 
@@ -49,6 +50,7 @@ class Map:
         for rank, hello in sorted(hellos.items()):
             nodes.setdefault(hello.node or hello.pod, []).append(rank)
         made: list[localise.Endpoint] = []
+        adapters = equipment.of_gang(hellos)
         label, known, racks = domains.places(
             [hellos[ranks[0]].topology for ranks in nodes.values()],
             [hellos[ranks[0]].nvlink for ranks in nodes.values()],
@@ -63,18 +65,35 @@ class Map:
             if not start.without_topology_file:
                 own += sorted({hellos[rank].topology_file for rank in ranks} - {""})
                 own += sorted({hellos[rank].topology_content for rank in ranks} - {""})
-            # What adapters can do says more than what they do: a node with a dead port stays comparable.
-            kind = "/".join(
-                [hello.model, str(workers), nics.kind_of(hello.fabric) if hello.nic else hello.fabric, *own]
-            )
-            nic = "/".join(sorted({hellos[rank].nic for rank in ranks}))
+            # What adapters can do says more than what they do: a node with a dead port, or one less, stays comparable.
+            kind = "/".join([hello.model, str(workers), adapters[ranks[0]].fabric, *own])
+            nic = "/".join(sorted({adapters[rank].nic for rank in ranks}))
             rack = racks[len(made)]
             made.append(
                 localise.Endpoint(
-                    node, kind, domain, pair_floor=floor, nic=nic, nvlink=rack, past=memory.known(hello, start.size)
+                    node,
+                    kind,
+                    domain,
+                    pair_floor=floor,
+                    nic=nic,
+                    nvlink=rack,
+                    past=memory.known(hello, start.size),
+                    local=equipment.of_node(hellos, adapters, ranks) if start.backend == "nccl" else UNKNOWN,
                 )
             )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
+
+    def counted(self, rounds: Iterable[Mapping[int, Result]]) -> Map:
+        """The same, with the error counters that grew in these rounds, each with its members' reports by rank."""
+        reports = [one for one in rounds if any(result.watched for result in one.values())]
+        if not reports:
+            return self
+        errors = [equipment.errors(ranks, reports) for ranks in self.ranks]
+        endpoints = tuple(
+            replace(one, local=Local(one.local.faults, found.errors, found.counted))
+            for one, found in zip(self.endpoints, errors, strict=True)
+        )
+        return replace(self, endpoints=endpoints)
 
     def told(self) -> str:
         """What is known of the switches between the nodes, in a few words."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from statistics import median
 from types import TracebackType
 from typing import Final
@@ -13,10 +13,11 @@ from preflight_proto.check import Gpu, alive
 from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
-from . import hairpin, troubles, tuning
+from . import hairpin, ports, troubles, tuning
 from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, Trouble
 from .launch import Agent
 from .settings import show_size
+from .sysfs import Counters
 
 __all__ = ["TOPOLOGY_FILE", "Ranks"]
 
@@ -30,8 +31,11 @@ REPORT: Final = 1.0
 class Ranks:
     """``async with Ranks(...)`` loads torch, so that its seconds pass while the gang is awaited; leaving ends all."""
 
-    def __init__(self, environ: Mapping[str, str], address: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], address: str, say: Callable[[str], None], counters: Counters | None = None
+    ) -> None:
         self._environ, self._address, self._say = environ, address, say
+        self._counters = counters or Counters(())
         self._group = anyio.create_task_group()
         self._agent: Agent | None = None
         self._roster: Roster | None = None
@@ -68,13 +72,32 @@ class Ranks:
         """Do what the leader orders."""
         match order:
             case Start():
-                return await self.measure(order, changed)
+                return await self._watched(self.measure(order, changed))
             case Open():
                 agent = await self._probers(order.round, fresh=order.fresh, looped=order.hairpin, time=order.within)
                 opened = await agent.open(order.round, self._address, store=order.store)
                 return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
             case Probe():
-                return await self._probe(order, changed)
+                return await self._watched(self._probe(order, changed))
+
+    async def _watched(self, work: Coroutine[None, None, Result]) -> Result:
+        """What the work reports, with the error counters of this node's ports that grew meanwhile."""
+        try:
+            before, since = await self._counters.read(), anyio.current_time()
+        except BaseException:
+            work.close()
+            raise
+        result = await work
+        after, seconds = await self._counters.read(), anyio.current_time() - since
+        if not before or not after:
+            return result
+        found = ports.grown(before, after, seconds)
+        errors = tuple(one for one in found if one.counter in ports.LINK)[: ports.MOST]
+        for one in errors:
+            self._say(f"round {result.round}: port {one.port} counted {one.count} {one.counter} in {seconds:.1f} s")
+        if other := ports.totals(one for one in found if one.counter in ports.TRANSPORT):
+            self._say(f"round {result.round}: of congestion or another end, no evidence about this node: {other}")
+        return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
     async def measure(self, start: Start, changed: Callable[[Stage], None]) -> Result:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""

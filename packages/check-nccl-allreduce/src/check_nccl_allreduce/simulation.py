@@ -277,6 +277,18 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
             "dead path": replace(far, bad=(1, 1), fault="dead"),
             "flapping": replace(far, bad=(1, 1), flap=0.5),
         },
+        "ports": {
+            "errors on all ports": replace(far, fault="card", ports=("errors",)),
+            "errors on all ports, one GPU": replace(far, fault="card", ports=("errors",), hairpins=False),
+            "errors behind a bad line": replace(far, fault="line", ports=("touched",)),
+            "errors behind a bad line, one GPU": replace(far, fault="line", ports=("touched",), hairpins=False),
+            "errors behind a slow leaf": replace(far, fault="leaf", ports=("touched", "errors"), least_leaves=2),
+            "faults of some ports": replace(far, fault="card", ports=("some", "errors")),
+            "faults of some ports, busy": replace(far, fault="busy", rounds=8, ports=("some",)),
+            "bad nodes, one GPU": replace(far, bad=(1, 3), ports=("sick",), hairpins=False),
+            "bad nodes": replace(far, bad=(1, 3), ports=("sick", "errors")),
+            "one of eight NICs": replace(far, bad=(1, 1), severity=(0.875, 0.875), ports=("sick",)),
+        },
         "victims": {seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()},
         "mixed": {"everything at once": replace(less, mixed=True)},
         "fleet": {

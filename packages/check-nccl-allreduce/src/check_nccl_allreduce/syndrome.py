@@ -64,6 +64,12 @@ def decode(world: int, samples: Sequence[Sample]) -> Decoded | None:
 
     Nor in a world of more ranks than the period: there some have the same data.
     """
+    return _decoded(world, tuple(samples))
+
+
+@lru_cache(maxsize=16)
+def _decoded(world: int, samples: tuple[Sample, ...]) -> Decoded | None:
+    """Once for each sum: whoever decides asks again after each round of probes."""
     seen = dict.fromkeys(_offset(sample) for sample in samples)  # one that repeats within a period shows nothing more
     if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
         return None

@@ -1,25 +1,41 @@
-"""What the kernel tells of this node's network adapters, read once: for :mod:`.nics`."""
+"""What the kernel tells of this node's network adapters: their description, once, for :mod:`.nics`; their ports' counters, for :mod:`.ports`.
+
+Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from . import nics
+import anyio
 
-__all__ = ["snapshot"]
+from . import nics, ports
 
+__all__ = ["Counters", "counters", "snapshot"]
+
+_DEVICE: Final = f"{nics.PORTS}/*/device"
 _FILES: Final = (
     f"{nics.PORTS}/*/ports/*/rate",
     f"{nics.PORTS}/*/ports/*/link_layer",
     f"{nics.PORTS}/*/ports/*/state",
-    f"{nics.PORTS}/*/device/vendor",
-    f"{nics.PORTS}/*/device/device",
+    f"{nics.PORTS}/*/ports/*/phys_state",
+    *(f"{_DEVICE}/{name}" for name in ("vendor", "device", *nics.PCIE)),
     f"{nics.VERBS}/uverbs*/ibdev",
 )
 _PRESENT: Final = (f"{nics.UVERBS}/uverbs*", f"{nics.APERTURES}/*", f"{nics.IMEX}/channel*")
 """Devices: that they are there is all that counts, and they are not opened."""
+_MOST_FILES: Final = 512
+"""Of each pattern: more adapters than any node has."""
+_MOST_BYTES: Final = 256
+_WITHIN: Final = 2.0
+"""Seconds for all counters. An adapter whose firmware hangs holds up whoever asks it; then counters are not asked for any more."""
 
 
 def snapshot(root: Path = Path("/")) -> dict[str, str]:
@@ -27,17 +43,66 @@ def snapshot(root: Path = Path("/")) -> dict[str, str]:
     found: dict[str, str] = {}
     for pattern in _FILES:
         for path in _matching(root, pattern):
-            try:
-                found[str(path.relative_to(root))] = path.read_text(encoding="ascii", errors="replace").strip()
-            except OSError:
-                continue
+            if (text := _text(path)) is not None:
+                found[str(path.relative_to(root))] = text
     for pattern in _PRESENT:
         found |= {str(path.relative_to(root)): "" for path in _matching(root, pattern)}
     return found
 
 
+def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple[str, str], int]:
+    """By port and counter, its value; of several files that match, the sum. Never raises: what cannot be read is left out."""
+    found: dict[tuple[str, str], int] = {}
+    for port in watched[:_MOST_FILES]:
+        for name, pattern in ports.paths(port.device, port.number, port.kind).items():
+            whole = f"{nics.PORTS}/{pattern}"
+            for path in _matching(root, whole) if "*" in pattern else [root / whole]:
+                value = ports.number(_text(path) or "")
+                if value is not None:
+                    found[port.name, name] = found.get((port.name, name), 0) + value
+    return found
+
+
+class Counters:
+    """Reads counters in a thread of its own, which ends with the process: a read that never comes back holds up nothing."""
+
+    def __init__(self, watched: Sequence[nics.Port], root: Path = Path("/"), within: float = _WITHIN) -> None:
+        self._watched, self._root, self._within = tuple(watched), root, within
+
+    async def read(self) -> Mapping[tuple[str, str], int]:
+        """Empty where there are none, and for good once they did not come in time."""
+        if not self._watched:
+            return {}
+        answer: list[dict[tuple[str, str], int]] = []
+        thread = threading.Thread(target=lambda: answer.append(counters(self._watched, self._root)), daemon=True)
+        thread.start()
+        give_up = time.monotonic() + self._within
+        while thread.is_alive() and time.monotonic() < give_up:  # noqa: ASYNC110 (a thread of its own answers)
+            await anyio.sleep(0.005)
+        if not answer:
+            self._watched = ()
+            return {}
+        return answer[0]
+
+
+def _text(path: Path) -> str | None:
+    """The beginning of a regular file; None where there is none that can be read without waiting."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        return os.read(file, _MOST_BYTES).decode("ascii", errors="replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
 def _matching(root: Path, pattern: str) -> Iterator[Path]:
     try:
-        yield from sorted(root.glob(pattern))
-    except OSError:
+        yield from sorted(islice(root.glob(pattern), _MOST_FILES))
+    except (OSError, ValueError):
         return

@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 from preflight_proto.history import Past, Sighting
 
+from ..ports import PortErrors, PortFault
+
 __all__ = [
     "STAGES",
     "Ack",
@@ -99,6 +101,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The NVLink domain that NVML says its GPUs are in, where this pod may use it; empty otherwise."""
     adapters: tuple[str, ...] = ()
     """What is wrong with its network adapters: ports that are down, or slower than their siblings."""
+    ports: tuple[PortFault, ...] = ()
+    """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its kind are not so."""
+    listed: tuple[str, ...] = ()
+    """The ports of its adapters' model that the kernel lists, whether this pod has them or not."""
     rdma: bool = False
     """Whether TCP would be a fallback here: the pod may use adapters that do better, and its workload has not chosen TCP."""
     past: Past | None = None
@@ -240,6 +246,10 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     """NCCL's own word for what it took between nodes (``IB``, ``Socket`` …): several where its ranks differ; none where it has not said."""
     residuals: tuple[Residuals, ...] = ()
     """Of the gang's own sum, where it was wrong."""
+    errors: tuple[PortErrors, ...] = ()
+    """Error counters of the node's ports that grew in this round."""
+    watched: float = 0.0
+    """Seconds between the two readings of these counters; 0 where there are none to read."""
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):

@@ -11,7 +11,7 @@ it returns, adds the results to the state and calls again::
 Floors decide whether the gang fails. A node is blamed where two independent kinds of evidence say so: it is slow, wrong or dead with
 known-good partners on paths that serve others well (*path*), and it is so to itself, over its own NICs, where known-good nodes
 are not (*local*; *data* where it computes wrong sums, or its part of the gang's own sum was what was wrong there), or so it was in
-other gangs, at other times and with other partners (*time*). With one kind alone it is named, with what would settle it.
+other gangs, at other times and with other partners (*time*). What a node's own ports say belongs to *local*. With one kind alone it is named, with what would settle it.
 
 What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), and :func:`sightings` says what this one has.
 """
@@ -22,6 +22,7 @@ from collections import Counter
 
 from preflight_proto.history import Past, Sighting, Spell, Usual
 
+from ..ports import Local, PortErrors, PortFault
 from . import rounds, score, table, two
 from .evidence import BAD, Evidence, weigh
 from .model import (
@@ -67,10 +68,13 @@ __all__ = [
     "Gang",
     "Grade",
     "Kind",
+    "Local",
     "Measured",
     "Past",
     "Phase",
     "Played",
+    "PortErrors",
+    "PortFault",
     "Probe",
     "Result",
     "Role",

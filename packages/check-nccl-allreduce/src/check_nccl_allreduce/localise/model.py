@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from preflight_proto.history import Past
 
+from ..ports import UNKNOWN, Local
+
 __all__ = [
     "HAIRPINS",
     "MAX_ROUNDS",
@@ -57,6 +59,7 @@ class Endpoint:
     rate), whatever they do now: nodes whose NICs differ are not compared. ``nvlink``: the NVLink domain that it shares
     with other endpoints; what two of one such domain exchange passes no NIC. ``past``: what is remembered of it from other gangs since
     its last repair, None where nothing is; its spells name as ``partners`` endpoints of this gang that found it bad then.
+    ``local``: what it knows of its own ports, so far; it changes no round.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Endpoint:
     nic: str = ""
     nvlink: str | None = None
     past: Past | None = None
+    local: Local = UNKNOWN
 
 
 class Zone(StrEnum):
@@ -274,7 +278,8 @@ class Score(NamedTuple):
     ``noise``: every bad measurement is chance. ``place``: what is slow is the path, the switch or the domain.
     ``spell``: somebody else kept the endpoint busy for a while. ``value`` is the least of the three. ``kinds``: the
     independent kinds of evidence there are: ``path``, ``local``, ``data``, ``time``. ``settle``: what would decide. ``again``: other gangs
-    that found it bad with other partners, in how many namespaces.
+    that found it bad with other partners, in how many namespaces. ``ports``: what its own ports say, where other nodes' do not;
+    ``itself``: in how many rounds it was bad to itself.
     """
 
     value: float
@@ -284,13 +289,16 @@ class Score(NamedTuple):
     kinds: tuple[str, ...] = ()
     settle: str = ""
     again: int = 0
+    ports: str = ""
+    itself: int = 0
 
     def told(self) -> str:
         """In a log or an event."""
         again = f"; bad in other gangs of {self.again} namespace(s)" if self.again else ""
+        ports = f"; {self.ports}" if self.ports else ""
         return (
             f"{self.value:.2g} to 1 for this node (noise {self.noise:.2g}, path or switch {self.place:.2g}, "
-            f"busy for a while {self.spell:.2g}; evidence: {', '.join(self.kinds) or 'none'}{again})"
+            f"busy for a while {self.spell:.2g}; evidence: {', '.join(self.kinds) or 'none'}{again}{ports})"
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from . import past
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
+from .own import NOTHING, Own, owned
 from .places import Place, latencies, near, shared
 
 __all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
@@ -29,6 +30,8 @@ USUAL, WEIGHT = 0.8, 60
 """What is believed of it beforehand: so many bad ones of so many."""
 BUSY = 1e-2
 """How often a healthy node is busy for somebody else."""
+
+LOOK = "look at that port, its cable and the switch port at its other end"
 
 GOOD = 0.88
 """A good hairpin's share of what the controls of the same round reach, as that of an edge; what is bad, the gang's noise says."""
@@ -98,19 +101,22 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
 
 
 def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
-    """Of each suspect."""
+    """Of each suspect, and of each endpoint whose own ports say something."""
     known = latencies(state.rounds)
     close = near(known)
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
+    ports = owned(state)
     return {
         one: _with_past(
             state,
             one,
             evidence,
-            _score(one, evidence, found, (known, close, noise), corrupted=one == corrupted),
+            _score(
+                one, evidence, found, (known, close, noise), corrupted=one == corrupted, ports=ports.get(one, NOTHING)
+            ),
         )
-        for one in evidence.suspects
+        for one in {**dict.fromkeys(evidence.suspects), **dict.fromkeys(ports)}
     }
 
 
@@ -145,8 +151,9 @@ def _score(
     known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
     *,
     corrupted: bool,
+    ports: Own,
 ) -> Score:
-    """``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains."""
+    """``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what they say themselves."""
     seconds, close, noises = known
     against = evidence.against.get(one, [])
     rounds = {e.round for e in against}
@@ -160,19 +167,27 @@ def _score(
     path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
     local = min(KIND, (1 / noise) ** (len(own) - 2 * fine)) if own else (0.1 if fine else 1.0)
     sum_told = KIND if corrupted else 1.0
-    local = min(KIND, local * sum_told)
+    # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
+    nearly = sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY) if ports.told else 0
+    wrong = any(e.status is Status.WRONG for e in everything)
+    device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
+    local = min(KIND, local * sum_told * device)
     first = min((e.at for e in everything), default=0.0)
     late = {e.round for e in everything if e.at >= first + APART}
     # Of what somebody else's traffic does not explain, chance would have to explain the rest. Traffic neither hangs nor corrupts.
-    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late)
-    chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told
+    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
+    chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told * device
     kinds = []
     if path >= KIND:
         kinds.append("path")
     if local >= KIND:
-        kinds.append("data" if corrupted or all(e.status is Status.WRONG for e in own) else "local")
+        kinds.append("data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local")
     value = min(chance, path * local, spell)
-    return Score(value, chance, path * local, spell, tuple(kinds), _settle(place, kinds, fine, own, spell))
+    settle = _settle(place, kinds, fine, own, spell) if everything or fine or not ports.told else ""
+    if device > 1:
+        settle = f"{LOOK}{f'; {settle}' if settle else ''}"
+    told = ports.told if device > 1 else ""
+    return Score(value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own))
 
 
 def _place(

@@ -44,6 +44,8 @@ def sightings(state: State) -> tuple[Sighting, ...]:
     for one in range(len(state.endpoints)):
         score = scores.get(one)
         sick = score is not None and bool({"local", "data"} & set(score.kinds)) and score.spell >= FATAL
+        if sick and score is not None and score.ports and score.itself < 2:
+            sick = False  # a cable may make a port slow, and goes with the node from gang to gang
         found.append(
             Sighting(
                 pair=median(good[one]) if good[one] else 0.0,

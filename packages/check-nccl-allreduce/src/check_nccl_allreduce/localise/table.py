@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from . import past, two, words
+from . import own, past, two, words
 from .evidence import BAD, Evidence, weigh
 from .model import (
     Fact,
@@ -23,7 +23,7 @@ from .model import (
     Zone,
 )
 from .rounds import CONFIRMATIONS
-from .score import FATAL, Hairpins, scored
+from .score import FATAL, NAMED, Hairpins, scored
 from .silence import alike, shadowed
 
 __all__ = ["by_facts", "cap", "early", "many", "verdict", "without_rounds"]
@@ -117,23 +117,25 @@ def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     """Two endpoints: which of them is bad to itself, where the other is not."""
     assert state.gang is not None
     one = two.contrast(hairpins)
-    own = tuple(hairpins.bad[one]) if one is not None else ()
+    itself = tuple(hairpins.bad[one]) if one is not None else ()
     rows = (*evidence.edges, *hairpins.rows)
-    if one is None or len(own) < 2:
+    if one is None or len(itself) < 2:
         before = _less_than_usual(state, hairpins) or [
             other for other in (0, 1) if past.spells(state, other, {1 - other})
         ]
+        ports = {other: said for other, said in own.owned(state).items() if said.factor >= NAMED}
+        lacking = [] if before else list(ports)
         return Verdict(
             Kind.PAIR,
-            words.pair(state, None, before),
+            words.pair(state, None, before, lacking) + words.ports(state, ports),
             state.gang.zone in _BELOW,
-            named=tuple(before) if len(before) == 1 else (0, 1),
+            named=tuple(before or lacking) if len(before or lacking) == 1 else (0, 1),
             undecided=(words.TWO_ENDPOINTS,),
             rounds=_spent(state),
             matrix=rows,
         )
-    shares = sorted(row.gbps / row.reference for row in own)
-    suspect = Suspect(one, own[-1].status, shares[len(shares) // 2], own, score=two.scored(state, hairpins, one))
+    shares = sorted(row.gbps / row.reference for row in itself)
+    suspect = Suspect(one, itself[-1].status, shares[len(shares) // 2], itself, score=two.scored(state, hairpins, one))
     guilty = state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
     return Verdict(
         Kind.NODE if guilty else Kind.PAIR,
@@ -170,6 +172,7 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     kind, reason = found.row()
     dark = tuple(evidence.map.domain_names[d] for d in found.dark)
     named = found.named if kind is not Kind.SYSTEMIC else []
+    reason += words.ports(state, {one: said for one, said in found.ports.items() if one in set(named)})
     blamed = tuple(found.blamed) if kind is Kind.NODE else ()
     return Verdict(
         kind,
@@ -221,7 +224,10 @@ class _Findings:
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
         weak = {*evidence.grey, *evidence.mild(), *evidence.unreached, *evidence.ends, *self.inside.suspects}
         self.again = self._again()
-        self.named = sorted({*evidence.suspects, *weak, *evidence.intermittent, *self.again})
+        self.ports = own.owned(state)
+        self.doubtful = {*evidence.suspects, *weak, *evidence.intermittent, *self.again}
+        lacking = {one for one, said in self.ports.items() if said.factor >= NAMED}
+        self.named = sorted(self.doubtful | lacking)
         self.halves = _halves(state)
         self.notes = _notes(state)
         self.seen: dict[int, list[Measured]] = defaultdict(list)
@@ -262,13 +268,15 @@ class _Findings:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
         if self.again and not evidence.suspects:
             return Kind.INTERMITTENT, words.again(state, self.again)
-        doubtful = [one for one in self.named if one not in set(evidence.ends) or not self.persistent]
+        doubtful = [one for one in sorted(self.doubtful) if one not in set(evidence.ends) or not self.persistent]
         if doubtful:
             return Kind.SUSPECT, words.suspect(state, [self.suspect(one) for one in doubtful], evidence.unreached)
         if self.persistent:
             return Kind.LINK, words.link(state, self.persistent)
         if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
             return Kind.FABRIC, words.crossing(state, share)
+        if self.named and not self.doubtful:
+            return Kind.SUSPECT, words.lacking(state, self.named)
         if evidence.among_good:
             return Kind.TRANSIENT, words.transient(state, sorted(evidence.among_good))
         return self._without_a_bad_edge()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import score
 from .evidence import BAD
 from .model import Measured, Phase, Probe, Role, Round, Score, State, Status, Zone
+from .own import NOTHING, owned
 from .score import BUSY, FATAL, KIND, LEAST_NOISE, Hairpins
 
 __all__ = ["MOST_ROUNDS", "ask", "contrast", "scored"]
@@ -69,7 +70,8 @@ def scored(state: State, found: Hairpins, one: int) -> Score:
         settle = f"measure it again, at least {score.APART:g} s after the first time"
     else:
         settle = "test it with a third node"
-    return Score(value, chance, path * local, spell, kinds, settle)
+    ports = owned(state).get(one, NOTHING).told
+    return Score(value, chance, path * local, spell, kinds, settle, ports=ports, itself=len(own))
 
 
 def _times(rows: list[Measured]) -> list[float]:

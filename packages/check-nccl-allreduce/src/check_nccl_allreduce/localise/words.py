@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from . import past
 from .evidence import Evidence
 from .model import Fact, FactKind, Grade, Kind, Measured, State, Status, Suspect, Verdict, Zone
+from .own import Own
 
 __all__ = ["matrix"]
 
@@ -97,7 +98,7 @@ def inside(state: State, culprit: Suspect) -> str:
     )
 
 
-def pair(state: State, bad: Suspect | None, before: Sequence[int] = ()) -> str:
+def pair(state: State, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()) -> str:
     if bad is not None:
         one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
         return (
@@ -110,7 +111,27 @@ def pair(state: State, bad: Suspect | None, before: Sequence[int] = ()) -> str:
             f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} is worse than it used to be "
             f"or was found bad by others before, {other} is not; test {one} with a third node, which settles it."
         )
+    if len(lacking) == 1:
+        one = state.endpoints[lacking[0]].name
+        return (
+            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} has a port that is not as it should be; "
+            f"look at that port first, and test {one} with a third node."
+        )
     return f"{gang(state)}: {names(state, (0, 1))} or the path between them; test each with a third node."
+
+
+def lacking(state: State, members: Sequence[int]) -> str:
+    return (
+        f"{gang(state)}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {names(state, members)} are not "
+        "as they should be: look at those ports, their cables and the switch ports at their other ends."
+    )
+
+
+def ports(state: State, told: Mapping[int, Own]) -> str:
+    """What named nodes' own ports say, as further sentences: port, what was found, what was expected."""
+    return "".join(
+        f" {state.endpoints[one].name}: {said.told}." for one, said in list(told.items())[:MOST] if said.told
+    )
 
 
 def systemic(state: State, evidence: Evidence) -> str:
@@ -146,7 +167,7 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
 
 def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(
-        f"{state.endpoints[s.member].name} {_finding(s)}, and to itself as well{_when(s)} ({s.score.told() if s.score else ''})"
+        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)} ({s.score.told() if s.score else ''})"
         for s in suspects[:MOST]
     )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
@@ -155,8 +176,13 @@ def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> s
     return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
 
 
-def _when(s: Suspect) -> str:
-    return "" if s.score is None or {"local", "data"} & set(s.score.kinds) else ", which other gangs have found"
+def _besides(s: Suspect) -> str:
+    """The other kind of evidence, beside the paths."""
+    if s.score is None or "data" in s.score.kinds or ("local" in s.score.kinds and s.score.itself):
+        return "and to itself as well"
+    if "local" in s.score.kinds:
+        return "and its own ports say why"
+    return "and to itself as well, which other gangs have found"
 
 
 def _finding(s: Suspect) -> str:

@@ -1,0 +1,177 @@
+"""What a node knows of its own network ports: what is wrong with one, and error counters that grew under load. Pure.
+
+Which counters speak of a port's own link, and which of congestion or of the other end, is by the kernel's ``Documentation/ABI/stable/
+sysfs-class-infiniband``, the InfiniBand port counters of NVIDIA's UFM manual, the kernel's ``efa`` driver, and what NVSentinel's NIC health monitor
+takes for fatal, for degradation and for congestion. `docs/localisation.md` has the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "LINK",
+    "MOST",
+    "TRANSPORT",
+    "UNKNOWN",
+    "Local",
+    "PortErrors",
+    "PortFault",
+    "Reading",
+    "bounded",
+    "grown",
+    "merged",
+    "number",
+    "paths",
+    "plain",
+    "totals",
+]
+
+MOST: Final = 16
+"""Faults, and counters that grew, of one member: a message has bounds."""
+TEXT: Final = 96
+"""Characters of each text in them."""
+
+_AGES: Final = 1e9
+"""Seconds, more than any round takes."""
+_PER_HOUR: Final = 120 / 3600
+"""Errors a second on a link within its specification, at most: NVSentinel's bound on symbol errors, 120 an hour, from InfiniBand's bit error rate of 10⁻¹²."""
+
+LINK: Final[Mapping[str, tuple[str, frozenset[str], float]]] = {
+    "symbol_error": ("ports/{port}/counters", frozenset({"ib", "roce"}), _PER_HOUR),
+    "port_rcv_errors": ("ports/{port}/counters", frozenset({"ib", "roce"}), _PER_HOUR),
+    "link_error_recovery": ("ports/{port}/counters", frozenset({"ib", "roce"}), 0.0),
+    "link_downed": ("ports/{port}/counters", frozenset({"ib", "roce"}), 0.0),
+    "local_link_integrity_errors": ("ports/{port}/counters", frozenset({"ib", "roce"}), 0.0),
+    "excessive_buffer_overrun_errors": ("ports/{port}/counters", frozenset({"ib"}), 0.0),
+    "rx_crc_errors": ("device/net/*/statistics", frozenset({"roce"}), _PER_HOUR),
+    "carrier_changes": ("device/net/*", frozenset({"roce"}), 0.0),
+    "no_completion_cmds": ("hw_counters", frozenset({"efa"}), 0.0),
+}
+"""Of the port's own link, its cable and the switch port at its other end included: folder below the adapter's, kinds of fabric, and how many a second
+say nothing yet. A credit loop or a switch that drops makes none of these grow at an adapter."""
+
+TRANSPORT: Final[Mapping[str, str]] = {
+    "port_xmit_wait": "ports/{port}/counters",
+    "port_xmit_discards": "ports/{port}/counters",
+    "port_rcv_remote_physical_errors": "ports/{port}/counters",
+    "out_of_sequence": "ports/{port}/hw_counters",
+    "packet_seq_err": "ports/{port}/hw_counters",
+    "implied_nak_seq_err": "ports/{port}/hw_counters",
+    "local_ack_timeout_err": "ports/{port}/hw_counters",
+    "rnr_nak_retry_err": "ports/{port}/hw_counters",
+    "roce_slow_restart": "ports/{port}/hw_counters",
+    "rx_drops": "ports/{port}/hw_counters",
+}
+"""Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and they are no evidence about a node."""
+
+Reading = Mapping[tuple[str, str], int]
+"""By port and counter."""
+
+
+class PortFault(msgspec.Struct, frozen=True):
+    """What is wrong with a port: ``kind`` is state, rate, pcie or missing; ``found`` and ``expected`` make a clause together."""
+
+    port: str
+    kind: str
+    found: str
+    expected: str
+
+    @property
+    def told(self) -> str:
+        return f"{self.port} {self.found}, {self.expected}"
+
+
+class PortErrors(msgspec.Struct, frozen=True):
+    """A counter of a port that grew by ``count`` in ``seconds`` under load, in so many ``rounds``."""
+
+    port: str
+    counter: str
+    count: int
+    seconds: float
+    rounds: int = 1
+
+    @property
+    def rate(self) -> float:
+        """Errors a second."""
+        return self.count / self.seconds if self.seconds > 0 else 0.0
+
+
+class Local(msgspec.Struct, frozen=True):
+    """What a node knows of its own ports. ``counted``: its error counters can be read, so that none in ``errors`` means that none grew."""
+
+    faults: tuple[PortFault, ...] = ()
+    errors: tuple[PortErrors, ...] = ()
+    counted: bool = False
+
+
+UNKNOWN: Final = Local()
+
+
+def plain(text: str) -> str:
+    """A name or a file's content as words: printable, and of a bounded length."""
+    return "".join(c if c.isprintable() else "?" for c in text[:TEXT])
+
+
+def bounded(found: Iterable[PortFault]) -> tuple[PortFault, ...]:
+    """As many as a message takes, in plain words; whoever sent them."""
+    some = [one for one, _ in zip(found, range(MOST), strict=False)]
+    return tuple(PortFault(plain(f.port), plain(f.kind), plain(f.found), plain(f.expected)) for f in some)
+
+
+def paths(device: str, port: str, kind: str) -> dict[str, str]:
+    """By counter, the pattern of its file below ``/sys/class/infiniband``, for a port of this kind of fabric."""
+    found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(TRANSPORT)
+    return {name: f"{device}/{folder.format(port=port)}/{name}" for name, folder in found.items()}
+
+
+def number(text: str) -> int | None:
+    """A counter's value; None where that is none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,20}", text.strip(), re.ASCII) else None
+
+
+def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, ...]:
+    """What grew in between, most of it first. One that shrank was reset, or has wrapped: it says nothing."""
+    if not seconds > 0:
+        return ()
+    found = [
+        PortErrors(port, counter, value - before[port, counter], seconds)
+        for (port, counter), value in sorted(after.items())
+        if value > before.get((port, counter), value)
+    ]
+    return tuple(sorted(found, key=lambda one: -one.count))
+
+
+def totals(errors: Iterable[PortErrors]) -> str:
+    """Of all ports together, each counter's growth in words."""
+    found: dict[str, int] = {}
+    for one in errors:
+        found[one.counter] = found.get(one.counter, 0) + one.count
+    return ", ".join(f"{count} {counter}" for counter, count in sorted(found.items()))
+
+
+def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
+    """Of a node, from each round's seconds under watch and what grew in it, by whichever of its members. Hostile figures are left out.
+
+    A counter's seconds are those of all rounds: one error in an hour is another rate than one in each second that it was looked for.
+    """
+    watched = 0.0
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for seconds, errors in rounds:
+        if not 0 < seconds < _AGES:
+            continue
+        watched += seconds
+        most: dict[tuple[str, str], int] = {}
+        for one in errors:
+            if one.counter in LINK and one.count > 0:
+                key = (plain(one.port), one.counter)
+                most[key] = max(most.get(key, 0), one.count)
+        for key, count in most.items():
+            total, times = found.get(key, (0, 0))
+            found[key] = (total + count, times + 1)
+    errors = tuple(PortErrors(*key, count, watched, times) for key, (count, times) in sorted(found.items()))
+    return Local(errors=errors, counted=watched > 0)

@@ -1,0 +1,363 @@
+"""A node's own ports: what its kernel says of them, what a gang makes of it side by side, and a gang whose nodes have folders for /sys."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+import trees
+from check_nccl_allreduce import equipment, gate, judge, localise, nics, ports, probing, ranks, sysfs
+from check_nccl_allreduce.control.messages import Hello, Result, Stage, VerdictMessage, decode, encode
+from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.ports import PortErrors, PortFault
+from check_nccl_allreduce.settings import Settings
+from check_nccl_allreduce.simulation import play
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from test_judge import at, hellos, start, trouble
+from worlds import HEALTHY, World, took
+
+PCIE = dict(zip(nics.PCIE, ("32.0 GT/s PCIe", "32.0 GT/s PCIe", "16", "16"), strict=True))
+
+
+def with_pcie(tree: dict[str, str], **odd: str) -> dict[str, str]:
+    """``odd``: of mlx5_3 alone."""
+    found = dict(tree)
+    for path in tree:
+        if path.endswith("/device/vendor"):
+            own = PCIE | odd if "mlx5_3/" in path else PCIE
+            found |= {path.replace("vendor", name): text for name, text in own.items()}
+    return found
+
+
+def test_a_port_below_its_siblings_or_down_is_told_with_what_was_expected() -> None:
+    found = nics.recognise(trees.node(8, 400, states={3: "1: DOWN"}, rates={5: 200}))
+    assert [(one.port, one.kind) for one in found.faults] == [("mlx5_3:1", "state"), ("mlx5_5:1", "rate")]
+    assert found.findings == tuple(one.told for one in found.faults)
+    assert found.faults[1].told == "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"
+
+
+def test_the_physical_state_says_why_a_port_is_down() -> None:
+    tree = trees.node(8, 400, states={3: "1: DOWN"}) | {"sys/class/infiniband/mlx5_3/ports/1/phys_state": "3: Disabled"}
+    assert nics.recognise(tree).findings == ("mlx5_3:1 is DOWN (Disabled), not ACTIVE",)
+
+
+def test_a_pcie_link_that_could_do_more_is_found() -> None:
+    narrow = nics.recognise(with_pcie(trees.node(8, 400), current_link_width="8"))
+    told = "mlx5_3:1 has a PCIe link of 8 lanes at 32 GT/s, and can do 16 at 32"
+    assert (narrow.findings, [one.kind for one in narrow.faults]) == ((told,), ["pcie"])
+    assert nics.recognise(with_pcie(trees.node(8, 400))).faults == ()
+
+
+@pytest.mark.parametrize("text", ["", "Unknown", "0", "63", "255", "16\n\0", "-4", "²"])
+def test_what_is_no_width_of_a_pcie_link_says_nothing(text: str) -> None:
+    assert nics.recognise(with_pcie(trees.node(8, 400), current_link_width=text)).faults == ()
+
+
+def test_slots_that_are_all_narrow_are_no_finding_of_the_node() -> None:
+    tree = with_pcie(trees.node(8, 400)) | {
+        f"sys/class/infiniband/mlx5_{i}/device/current_link_width": "8" for i in range(8)
+    }
+    found = nics.recognise(tree)
+    assert (found.findings, len(found.faults)) == ((), 8)  # whether other nodes are so too decides
+
+
+def test_counters_are_read_of_the_ports_that_the_workload_uses(tmp_path: Path) -> None:
+    tree = trees.counters(trees.node(2, 400) | trees.node(1, 400, first=2, usable=False), symbol_error=5)
+    trees.write(tmp_path, tree)
+    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    found = sysfs.counters(watched, tmp_path)
+    assert {port for port, _ in found} == {"mlx5_0:1", "mlx5_1:1"}
+    assert (found["mlx5_0:1", "symbol_error"], found["mlx5_1:1", "port_xmit_wait"]) == (5, 7)
+
+
+def test_roce_and_efa_have_counters_of_their_own(tmp_path: Path) -> None:
+    tree = trees.node(1, 100, "Ethernet") | trees.node(1, 100, "Unspecified", pci=trees.EFA, name="rdmap", first=1)
+    tree |= {
+        "sys/class/infiniband/mlx5_0/device/net/eth2/statistics/rx_crc_errors": "3",
+        "sys/class/infiniband/mlx5_0/device/net/eth2/carrier_changes": "4",
+        "sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": "9",
+        "sys/class/infiniband/rdmap1/hw_counters/no_completion_cmds": "2",
+        "sys/class/infiniband/rdmap1/ports/1/hw_counters/rx_drops": "8",
+    }
+    trees.write(tmp_path, tree)
+    assert sysfs.counters(nics.ports(tree), tmp_path) == {
+        ("mlx5_0:1", "rx_crc_errors"): 3,
+        ("mlx5_0:1", "carrier_changes"): 4,
+        ("mlx5_0:1", "out_of_sequence"): 9,
+        ("rdmap1:1", "no_completion_cmds"): 2,
+        ("rdmap1:1", "rx_drops"): 8,
+    }
+
+
+def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:
+    assert anyio.run(sysfs.Counters((), tmp_path).read) == {}
+    port = nics.ports(trees.node(1, 400))
+    assert anyio.run(sysfs.Counters(port, tmp_path / "nowhere").read) == {}
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["rate", "state", "phys_state", "link_layer", "counters/symbol_error"]), st.binary(max_size=600)
+    )
+)
+def test_whatever_the_files_say_nothing_is_raised(texts: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        trees.write(root, trees.counters(with_pcie(trees.node(2, 400))))
+        for file, content in texts.items():
+            (root / "sys/class/infiniband/mlx5_1/ports/1" / file).write_bytes(content)
+        found = nics.recognise(sysfs.snapshot(root))
+        before = sysfs.counters(found.watched, root)
+        assert all(0 <= value < 10**20 for value in before.values())
+        encode(Hello(0, "p", "n", "nccl", 8, ports=found.faults, listed=found.listed, adapters=found.findings))
+
+
+def test_files_that_are_none_hold_up_nobody(tmp_path: Path) -> None:
+    trees.write(tmp_path, trees.counters(trees.node(3, 400)))
+    folder = tmp_path / "sys/class/infiniband"
+    for path in ("mlx5_0/ports/1/counters/symbol_error", "mlx5_1/ports/1/state"):
+        (folder / path).unlink()
+        os.mkfifo(folder / path)
+    (folder / "mlx5_2/ports/1/counters/symbol_error").unlink()
+    (folder / "mlx5_2/ports/1/counters/symbol_error").mkdir()
+    (folder / "loop").symlink_to(folder)
+    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    assert not any(name == "symbol_error" and port != "mlx5_1:1" for port, name in sysfs.counters(watched, tmp_path))
+
+
+def test_a_counter_that_never_comes_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over = [], threading.Event()
+
+    def hangs(*_: object) -> dict[tuple[str, str], int]:
+        asked.append(1)
+        over.wait()
+        return {("p", "symbol_error"): 1}
+
+    monkeypatch.setattr(sysfs, "counters", hangs)
+    one = sysfs.Counters(nics.ports(trees.node(1, 400)), within=0.05)
+    assert [anyio.run(one.read), anyio.run(one.read)] == [{}, {}]
+    over.set()
+    assert len(asked) == 1
+
+
+def test_what_grew_is_the_difference_and_a_reset_is_nothing() -> None:
+    before = {("a", "symbol_error"): 10, ("a", "link_downed"): 5, ("b", "symbol_error"): 1}
+    after = {("a", "symbol_error"): 40, ("a", "link_downed"): 2, ("b", "symbol_error"): 1, ("c", "symbol_error"): 9}
+    assert ports.grown(before, after, 5.0) == (PortErrors("a", "symbol_error", 30, 5.0),)
+    assert ports.grown(before, after, 0.0) == ()
+
+
+def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
+    grew = PortErrors("a", "symbol_error", 30, 5.0)
+    both = {0: Result(1, watched=5.0, errors=(grew,)), 1: Result(1, watched=4.0, errors=(grew,))}
+    quiet = {0: Result(2, watched=5.0), 1: Result(2, watched=5.0)}
+    found = equipment.errors((0, 1), [both, quiet])
+    assert found == ports.Local((), (PortErrors("a", "symbol_error", 30, 10.0, 1),), counted=True)
+    assert equipment.errors((0, 1), [{0: Result(1)}]) == ports.UNKNOWN
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(),
+            st.lists(
+                st.builds(PortErrors, st.text(), st.sampled_from(["symbol_error", "x"]), st.integers(), st.floats())
+            ),
+        )
+    )
+)
+def test_figures_that_cannot_be_are_left_out(rounds: list[tuple[float, list[PortErrors]]]) -> None:
+    for one in ports.merged(rounds).errors:
+        assert one.counter == "symbol_error"
+        assert one.count > 0
+        assert one.seconds > 0
+        assert one.rate > 0
+        assert one.port.isprintable()
+
+
+NAMES = tuple(f"mlx5_{i}:1" for i in range(8))
+
+
+def fleet(size: int = 8, **odd: Any) -> dict[int, Hello]:
+    """Rank 1 differs from the others, which have eight adapters."""
+    those = hellos(size, nic="ib 8x400", listed=NAMES)
+    return those | {1: msgspec.structs.replace(those[1], **odd)}
+
+
+def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_port_is_named() -> None:
+    those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
+    shape = probing.Map.of(those, start(64))
+    assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
+    [lost] = shape.endpoints[1].local.faults
+    assert lost.told == (
+        "mlx5_3:1 is not listed by the kernel, which has 7 ports there, where it lists 8, as on 7 of 8 nodes"
+    )
+    assert all(one.local.faults == () for i, one in enumerate(shape.endpoints) if i != 1)
+    assert gate.fabric_of(those) == "ib-8x400"  # and the gang keeps its floor
+
+
+@pytest.mark.parametrize(("left", "blamed"), [(7, ()), (6, (1,))])
+def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_for_it(
+    left: int, blamed: tuple[int, ...]
+) -> None:
+    those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
+    state = localise.State(probing.Map.of(those, start(64)).endpoints, 7).after_gang(localise.Zone.BELOW, 40.0)
+
+    def measure(one: localise.Round) -> list[localise.Result]:
+        shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
+        return [localise.Result(localise.Status.OK, 100 * share) for share in shares]
+
+    verdict, _ = play(state, measure)
+    assert (verdict.named, verdict.fatal_for) == ((1,), blamed)
+    assert "node-1: mlx5_" in verdict.reason
+    assert f"which has {left} ports there, where it lists 8, as on 7 of 8 nodes" in verdict.reason
+
+
+def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events() -> None:
+    those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
+    [warning] = [line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")]
+    assert warning.startswith("warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel")
+    broken = Round(start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those})
+    verdict = judge.next_step(judge.Plan(Settings(), (1,), 0.1), those, [broken])
+    assert isinstance(verdict, VerdictMessage)
+    assert "mlx5_3:1 is not listed" in verdict.named[1]
+
+
+def test_a_node_all_of_whose_ports_are_down_is_of_its_kind() -> None:
+    down = tuple(PortFault(name, "state", "is DOWN", "not ACTIVE") for name in NAMES)
+    shape = probing.Map.of(fleet(nic="", fabric="", ports=down, listed=NAMES), start(64))
+    assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
+    assert shape.endpoints[1].local.faults == down
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"nic": "ib 6x400"},  # its pod was given fewer: the kernel lists them all
+        {"nic": "ib 4x400", "listed": NAMES[:4]},  # half of them: another sort of node
+        {"nic": "ib 7x200", "listed": NAMES[:7]},
+        {"nic": "roce 7x400", "listed": NAMES[:7]},
+        {"nic": "ib 7x400", "listed": ()},  # a member that does not say
+        {"nic": "tcpxo 7", "listed": NAMES[:7]},
+        {"nic": "ib 99999999x400", "listed": NAMES[:7]},
+    ],
+)
+def test_other_nodes_are_not_compared_with_the_fleet(odd: dict[str, Any]) -> None:
+    shape = probing.Map.of(fleet(**odd), start(64))
+    assert shape.endpoints[1].nic == odd["nic"]
+    assert shape.endpoints[1].local.faults == ()
+
+
+def test_where_many_nodes_lack_a_port_there_are_two_sorts_of_nodes() -> None:
+    those = hellos(8, nic="ib 8x400", listed=NAMES)
+    few = {rank: msgspec.structs.replace(those[rank], nic="ib 7x400", listed=NAMES[:7]) for rank in range(3)}
+    assert len({one.nic for one in probing.Map.of(those | few, start(64)).endpoints}) == 2
+
+
+def test_messages_without_ports_are_read_and_what_is_new_is_skipped() -> None:
+    old = msgspec.json.decode(encode(Hello(0, "p", "n", "nccl", 8)))
+    del old["ports"], old["listed"]
+    hello = decode(msgspec.json.encode(old | {"from_the_future": 1}))
+    assert isinstance(hello, Hello)
+    assert (hello.ports, hello.listed) == ((), ())
+    report = msgspec.json.decode(encode(Result(1)))
+    del report["errors"], report["watched"]
+    assert decode(msgspec.json.encode(report)) == Result(1)
+
+
+def test_a_hostile_members_words_are_bounded_and_printable() -> None:
+    shouts = tuple(PortFault("\x1b[2J" + "x" * 9000, "state", "\n", "y" * 9000) for _ in range(99))
+    faults = probing.Map.of(fleet(ports=shouts), start(64)).endpoints[1].local.faults
+    assert len(faults) <= ports.MOST
+    assert all(one.told.isprintable() and len(one.told) <= 3 * ports.TEXT + 4 for one in faults)
+
+
+class Folders(World):
+    """A gang whose nodes have folders for /sys: a sick port counts symbol errors whenever its node moves data."""
+
+    def __init__(self, root: Path, nodes: int, sick: Mapping[int, int], slow: int, *, backend: str = "nccl") -> None:
+        super().__init__(nodes, lambda group: {}, backend=backend, workers=1)
+        self.root, self.sick, self.slow = root, sick, slow
+        self.reported: dict[int, int] = {}
+        self.answer = self._measured
+        for rank in range(nodes):
+            trees.write(self.folder(rank), trees.counters(trees.node(2, 400)))
+
+    def folder(self, rank: int) -> Path:
+        return self.root / f"node-{rank}"
+
+    def adapters(self, rank: int) -> nics.Adapters:
+        return nics.recognise(sysfs.snapshot(self.folder(rank)))
+
+    def hellos(self) -> dict[int, Hello]:
+        found = {}
+        for rank, hello in super().hellos().items():
+            own = self.adapters(rank)
+            found[rank] = msgspec.structs.replace(
+                hello, model="H100", nic=own.nic, fabric=own.fabric, ports=own.faults, listed=own.listed
+            )
+        return found
+
+    def _measured(self, group: tuple[int, ...]) -> dict[int, Result | Stage]:
+        return {rank: self._report(rank, took(HEALTHY * (3 if self.slow in group else 1))) for rank in group}
+
+    def _report(self, rank: int, result: Result) -> Result:
+        folder = self.folder(rank)
+
+        async def moved() -> Result:
+            file = folder / "sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error"
+            file.write_text(str(int(file.read_text()) + self.sick.get(rank, 0)))
+            return result
+
+        async def watched() -> Result:
+            member = ranks.Ranks({}, "127.0.0.1", self.said.append, sysfs.Counters(self.adapters(rank).watched, folder))
+            return await member._watched(moved())
+
+        return anyio.run(watched)
+
+
+def test_a_sick_port_that_counts_errors_is_told_in_the_verdict_of_the_gang(tmp_path: Path) -> None:
+    verdict = Folders(tmp_path, 8, {2: 10**6}, slow=2).run()
+    assert (verdict.blamed, verdict.metadata["named"]) == ({}, "node-2")
+    assert "node-2: mlx5_1:1 counted" in verdict.reason
+    assert "look at that port, its cable and the switch port at its other end" in verdict.named[2]
+
+
+def test_errors_that_all_nodes_count_are_told_of_none(tmp_path: Path) -> None:
+    verdict = Folders(tmp_path, 8, dict.fromkeys(range(8), 10**6), slow=2).run()
+    assert verdict.metadata["named"] == "node-2"
+    assert "symbol_error" not in verdict.reason
+
+
+def test_of_gloo_ports_say_nothing(tmp_path: Path) -> None:
+    world = Folders(tmp_path, 8, {2: 10**6}, slow=2, backend="gloo")
+    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
+    assert "mlx5_1:1" not in world.run().reason
+
+
+def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_name_of_the_port(tmp_path: Path) -> None:
+    world = Folders(tmp_path, 8, {}, slow=2)
+    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/rate").write_text("200 Gb/sec (2X NDR)\n")
+    verdict = world.run()
+    assert verdict.blamed == {2: "NODE_SLOW"}
+    assert "node-2: mlx5_1:1 runs at 200 Gbit/s, its siblings at 400 (1 of 8 nodes so)" in verdict.reason
+    assert "mlx5_1:1 runs at 200 Gbit/s" in verdict.evidence[2]
+
+
+def test_reading_counters_takes_little_of_a_round(tmp_path: Path) -> None:
+    trees.write(tmp_path, trees.counters(trees.node(16, 400)))
+    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    began = time.perf_counter()
+    assert len(sysfs.counters(watched, tmp_path)) == 48
+    assert time.perf_counter() - began < 1
