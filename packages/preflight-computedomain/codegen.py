@@ -33,6 +33,9 @@ def main() -> None:
             check=True,
             env={**os.environ, "PATH": f"{plugin.parent}:{os.environ['PATH']}"},  # the plugin calls ruff by name
         )
+        for made in Path(tmp).rglob("*.py"):  # not typed as strictly as what is written by hand
+            if text := made.read_text():
+                made.write_text(f"# mypy: ignore-errors\n{text}")
         shutil.rmtree(OUT, ignore_errors=True)
         shutil.copytree(tmp, OUT, ignore=shutil.ignore_patterns("__pycache__"))
 

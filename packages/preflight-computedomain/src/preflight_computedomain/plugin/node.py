@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -109,22 +110,17 @@ async def patiently(ask: Callable[[], T], patience: float) -> T:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)  # type: ignore[arg-type] - None only where T is
+    def settle(put: Callable[[], None]) -> None:
+        if not answer.done():
+            put()
 
     def work() -> None:
-        result, failed = None, None
         try:
-            result = ask()
+            put = partial(answer.set_result, ask())
         except BaseException as error:
-            failed = error
+            put = partial(answer.set_exception, error)
         with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failed)
+            loop.call_soon_threadsafe(settle, put)
 
     threading.Thread(target=work, name="nvml", daemon=True).start()
     try:

@@ -97,6 +97,6 @@ class Serving:
 
 
 async def _ask(channel: grpc.aio.Channel, method: str, data: bytes, patience: float) -> bytes:
-    call = channel.unary_unary(method)
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
     answer: bytes = await call(data, timeout=patience)
     return answer

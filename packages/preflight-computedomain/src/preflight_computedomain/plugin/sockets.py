@@ -50,7 +50,9 @@ class Socket:
         self.path.unlink(missing_ok=True)
         server = grpc.aio.server(options=_OPTIONS)
         for name, methods in self._services.items():
-            handlers = {key: grpc.unary_unary_rpc_method_handler(method) for key, method in methods.items()}
+            handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+                key: grpc.unary_unary_rpc_method_handler(method) for key, method in methods.items()
+            }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         try:
             server.add_insecure_port(f"unix://{self.path.absolute()}")
