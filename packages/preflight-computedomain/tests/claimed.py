@@ -34,11 +34,19 @@ def ref(number: int = 1, name: str = "") -> Ref:
 
 
 def parameters(**changed: Any) -> dict[str, Any]:
-    made = {"allocationMode": "Single", "apiVersion": API_VERSION, "domainID": DOMAIN, "kind": CHANNEL_CONFIG, **changed}
+    made = {
+        "allocationMode": "Single",
+        "apiVersion": API_VERSION,
+        "domainID": DOMAIN,
+        "kind": CHANNEL_CONFIG,
+        **changed,
+    }
     return {key: value for key, value in made.items() if value is not None}
 
 
-def config(given: Any = None, *, requests: tuple[str, ...] = ("channel",), source: str = "FromClaim", driver: str = DRIVER) -> dict[str, Any]:
+def config(
+    given: Any = None, *, requests: tuple[str, ...] = ("channel",), source: str = "FromClaim", driver: str = DRIVER
+) -> dict[str, Any]:
     opaque = {"driver": driver, "parameters": parameters() if given is None else given}
     return {"requests": list(requests), "source": source, "opaque": opaque}
 
@@ -47,8 +55,13 @@ def result(device: str = DEVICE, *, request: str = "channel", pool: str = NODE, 
     return {"request": request, "driver": driver, "pool": pool, "device": device}
 
 
-def document(of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any) -> dict[str, Any]:
-    devices = {"results": [result()] if results is None else results, "config": [config()] if configs is None else configs}
+def document(
+    of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any
+) -> dict[str, Any]:
+    devices = {
+        "results": [result()] if results is None else results,
+        "config": [config()] if configs is None else configs,
+    }
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

@@ -86,11 +86,16 @@ TEXT = st.text(string.printable + "äß✓", max_size=8)
         st.builds(
             Entry,
             st.sampled_from([STARTED, COMPLETED, ABORTED]),
-            st.dictionaries(TEXT, TEXT, max_size=2).map(lambda one: json.dumps(one, indent=1).replace("\n", " ").encode()),
+            st.dictionaries(TEXT, TEXT, max_size=2).map(
+                lambda one: json.dumps(one, indent=1).replace("\n", " ").encode()
+            ),
             st.sampled_from([b"", b"[]", b'[{"x":1}]']),
             TEXT,
             TEXT,
-            st.none() | st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda at: at.replace(microsecond=0, tzinfo=UTC)),
+            st.none()
+            | st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(
+                lambda at: at.replace(microsecond=0, tzinfo=UTC)
+            ),
         ),
         max_size=3,
     ),

@@ -127,7 +127,9 @@ def test_two_results_and_an_unknown_device_are_refused_by_name() -> None:
 
 def test_a_daemons_claim_is_refused_by_configuration_and_by_device() -> None:
     words = "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
-    daemon = config({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainDaemonConfig", "domainID": DOMAIN, "x": 1})
+    daemon = config(
+        {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainDaemonConfig", "domainID": DOMAIN, "x": 1}
+    )
     assert refused(claim(ONE, configs=[daemon])).sentence == words
     assert refused(claim(ONE, [result("daemon-0")])).sentence == words
 
@@ -136,7 +138,12 @@ def test_a_claim_that_is_gone_new_or_not_allocated_is_refused() -> None:
     assert refused(None).reason == "gone"
     assert refused(claim(ref(2, "claim-1"))).reason == "other-claim"
     assert refused(claim(ONE, allocation=None)).reason == "no-allocation"
-    assert refused(msgspec.json.decode(b'{"metadata":{"name":"claim-1","uid":"%s"}}' % ONE.uid.encode(), type=ResourceClaim)).reason == "no-allocation"
+    assert (
+        refused(
+            msgspec.json.decode(b'{"metadata":{"name":"claim-1","uid":"%s"}}' % ONE.uid.encode(), type=ResourceClaim)
+        ).reason
+        == "no-allocation"
+    )
 
 
 def test_parameters_of_ten_megabytes_are_refused_at_once() -> None:

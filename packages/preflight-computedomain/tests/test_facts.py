@@ -61,7 +61,9 @@ def test_an_older_driver_does_not(version: str) -> None:
         driver_fits(version)
 
 
-def gpu(name: str = "GPU-1", state: int = COMPLETED, status: int = 0, cluster: bytes = CLUSTER, ident: int = 7) -> FabricInfo:
+def gpu(
+    name: str = "GPU-1", state: int = COMPLETED, status: int = 0, cluster: bytes = CLUSTER, ident: int = 7
+) -> FabricInfo:
     return FabricInfo(name, state, status, cluster, ident)
 
 
@@ -69,7 +71,9 @@ def test_the_clique_is_cluster_and_id() -> None:
     assert clique([gpu(), gpu("GPU-2")]) == "00010203-0405-0607-0809-0a0b0c0d0e0f.7"
 
 
-@pytest.mark.parametrize("gpus", [[], [FabricInfo("GPU-1")], [gpu(cluster=bytes(16))], [FabricInfo("a"), gpu(cluster=bytes(16))]])
+@pytest.mark.parametrize(
+    "gpus", [[], [FabricInfo("GPU-1")], [gpu(cluster=bytes(16))], [FabricInfo("a"), gpu(cluster=bytes(16))]]
+)
 def test_a_node_without_a_fabric_has_no_clique(gpus: list[FabricInfo]) -> None:
     assert clique(gpus) == ""
 
@@ -89,7 +93,19 @@ def test_two_cliques_on_one_node_are_always_refused(other: FabricInfo, crash: bo
         clique([gpu(), other], crash=crash)
 
 
-@given(st.lists(st.builds(gpu, st.just("GPU"), st.integers(0, 4), st.integers(0, 2), st.sampled_from([CLUSTER, bytes(16), b"short"]), st.integers(0, 1))), st.booleans())
+@given(
+    st.lists(
+        st.builds(
+            gpu,
+            st.just("GPU"),
+            st.integers(0, 4),
+            st.integers(0, 2),
+            st.sampled_from([CLUSTER, bytes(16), b"short"]),
+            st.integers(0, 1),
+        )
+    ),
+    st.booleans(),
+)
 def test_whatever_nvml_says_ends_in_a_clique_none_or_one_sentence(gpus: list[FabricInfo], crash: bool) -> None:
     try:
         assert clique(gpus, crash=crash) in ("", *(f"00010203-0405-0607-0809-0a0b0c0d0e0f.{i}" for i in (0, 1)))

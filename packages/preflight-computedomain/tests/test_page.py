@@ -94,8 +94,14 @@ async def test_unprepare_asks_the_api_server_nothing(node: Node) -> None:
     [
         (lambda node: node.cluster.claims.clear(), "deleted"),
         (lambda node: node.cluster.known.clear(), "belongs to another namespace"),
-        (lambda node: setattr(node.clique, "current", ""), "requires an NVLink clique on this node, but NVML reports none"),
-        (lambda node: node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])), 'got "All"'),
+        (
+            lambda node: setattr(node.clique, "current", ""),
+            "requires an NVLink clique on this node, but NVML reports none",
+        ),
+        (
+            lambda node: node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])),
+            'got "All"',
+        ),
         (lambda node: node.cluster.add(ref(1), claim(ref(1), [result("channel-1")])), "channel-1"),
     ],
 )
@@ -365,9 +371,12 @@ async def test_a_start_takes_over_and_counts(node: Node) -> None:
     await one(node.page())
     metrics = Metrics("node-1")
     await node.page(metrics).start()
-    assert metrics.registry.get_sample_value(
-        "nvidia_dra_prepared_devices", {"node": "node-1", "driver": DRIVER, "device_type": "channel"}
-    ) == 1
+    assert (
+        metrics.registry.get_sample_value(
+            "nvidia_dra_prepared_devices", {"node": "node-1", "driver": DRIVER, "device_type": "channel"}
+        )
+        == 1
+    )
 
 
 async def test_a_stop_ends_what_waits(node: Node) -> None:

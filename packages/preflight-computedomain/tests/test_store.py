@@ -158,9 +158,13 @@ KILLED = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("word", [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"])
+@pytest.mark.parametrize(
+    "word", [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"]
+)
 def test_a_process_that_is_killed_leaves_what_a_start_mends(tmp_path: Path, word: str) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"], cwd=Path(__file__).parent, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"], cwd=Path(__file__).parent, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     finish(Node(tmp_path), "prepare")
 
@@ -168,13 +172,19 @@ def test_a_process_that_is_killed_leaves_what_a_start_mends(tmp_path: Path, word
 def test_a_killed_unprepare_leaves_what_a_start_mends(tmp_path: Path) -> None:
     prepare(Node(tmp_path))
     word = f"write {CHECKPOINT}.tmp"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"], cwd=Path(__file__).parent, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"], cwd=Path(__file__).parent, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     assert Node(tmp_path).states() == {uid(1): COMPLETED}
     finish(Node(tmp_path), "unprepare")
 
 
-OPERATION = st.tuples(st.sampled_from(["prepare", "prepare", "unprepare", "restart", "reboot", "file lost"]), st.integers(1, 3), st.none() | st.integers(0, PREPARE_STEPS))
+OPERATION = st.tuples(
+    st.sampled_from(["prepare", "prepare", "unprepare", "restart", "reboot", "file lost"]),
+    st.integers(1, 3),
+    st.none() | st.integers(0, PREPARE_STEPS),
+)
 
 
 @settings(max_examples=300, deadline=None)

@@ -24,10 +24,13 @@ from .claims import Ref
 from .metrics import PREPARE, UNPREPARE, Metrics
 from .page import Answer, Page
 from .sockets import Method, unary
+from .wire import TEXT, Shape
 
 __all__ = ["VERSIONS", "service_name", "services"]
 
 VERSIONS: Final = ("v1", "v1beta1")
+_REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
+"""Of both requests: claims, each with namespace, uid and name."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,8 +52,8 @@ def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
         return NodeUnprepareResourcesResponse(claims=answers)
 
     methods = {
-        PREPARE: unary(NodePrepareResourcesRequest, prepare),
-        UNPREPARE: unary(NodeUnprepareResourcesRequest, unprepare),
+        PREPARE: unary(NodePrepareResourcesRequest, _REQUEST, prepare),
+        UNPREPARE: unary(NodeUnprepareResourcesRequest, _REQUEST, unprepare),
     }
     return {service_name(version): methods for version in VERSIONS}
 

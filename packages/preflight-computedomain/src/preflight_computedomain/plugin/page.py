@@ -118,7 +118,7 @@ class Page:
         Raises :class:`Unreachable`, OSError and :class:`Corrupt`.
         """
         stale = []
-        for uid, entry in self._store.entries().items():
+        for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
             ref = Ref(entry.namespace, entry.name, uid)
             if unusable(ref):
                 continue  # version 1 of the checkpoint kept no names
@@ -148,9 +148,9 @@ class Page:
 
     async def _attempt(self, ref: Ref, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
-        if last.reason == IN_USE and (still := in_use(self._entries(), ref.uid)) is not None:
+        if last.reason == IN_USE and (still := in_use(await self._entries(), ref.uid)) is not None:
             return still  # nothing is asked of the API server until the channel is free
-        done = known(self._entries(), ref)
+        done = known(await self._entries(), ref)
         if isinstance(done, Refusal):
             return done
         if done is None:
@@ -161,7 +161,7 @@ class Page:
             domains = await self._cluster.domains(ref.namespace)
             clique = self._clique.current or await self._clique.refreshed()
             # Looked at without the lock first: whoever waits for the channel must not keep out the Unprepare that frees it.
-            said = decide(request, domains, clique, self._entries(), self._store.now())
+            said = decide(request, domains, clique, await self._entries(), self._store.now())
             if isinstance(said, Prepare):
                 said = await self._write(request, domains, clique, flight)
             if isinstance(said, Refusal):
@@ -263,9 +263,9 @@ class Page:
 
     # --- small ones
 
-    def _entries(self) -> Mapping[str, Entry]:
+    async def _entries(self) -> Mapping[str, Entry]:
         try:
-            return self._store.entries()
+            return await asyncio.to_thread(self._store.entries)
         except Corrupt:
             return {}  # with the lock held it is moved aside, and read again
 

@@ -11,6 +11,7 @@ from .._generated.registration import InfoRequest, PluginInfo, RegistrationStatu
 from ..names import DRIVER, one_line
 from .dra import VERSIONS
 from .sockets import Method, unary
+from .wire import TEXT, VARINT
 
 __all__ = ["SERVICE", "Registration"]
 
@@ -30,8 +31,8 @@ class Registration:
         """What the registration's socket serves."""
         return {
             SERVICE: {
-                "GetInfo": unary(InfoRequest, self._info),
-                "NotifyRegistrationStatus": unary(RegistrationStatus, self._status),
+                "GetInfo": unary(InfoRequest, {}, self._info),
+                "NotifyRegistrationStatus": unary(RegistrationStatus, {1: VARINT, 2: TEXT}, self._status),
             }
         }
 

@@ -80,9 +80,9 @@ class Serving:
     async def alive(self, patience: float = 5.0) -> bool:
         """Whether both sockets answer, asked as the kubelet asks: who are you, and prepare nothing."""
         try:
-            async with grpc.aio.insecure_channel(f"unix://{self._door.path.absolute()}") as channel:
+            async with _channel(self._door.path) as channel:
                 info = await _ask(channel, f"/{SERVICE}/GetInfo", bytes(InfoRequest()), patience)
-            async with grpc.aio.insecure_channel(f"unix://{self._plugin.path.absolute()}") as channel:
+            async with _channel(self._plugin.path) as channel:
                 method = f"/{service_name(VERSIONS[0])}/{PREPARE}"
                 done = await _ask(channel, method, bytes(NodePrepareResourcesRequest()), patience)
             return PluginInfo.parse(info).name == DRIVER and not NodePrepareResourcesResponse.parse(done).claims
@@ -94,6 +94,11 @@ class Serving:
             self._refused.clear()
         else:
             self._refused.set()
+
+
+def _channel(path: Path) -> grpc.aio.Channel:
+    """A connection of its own: one that is shared may be to a server whose file has gone."""
+    return grpc.aio.insecure_channel(f"unix://{path.absolute()}", options=(("grpc.use_local_subchannel_pool", 1),))
 
 
 async def _ask(channel: grpc.aio.Channel, method: str, data: bytes, patience: float) -> bytes:

@@ -6,12 +6,15 @@ Handlers take and return bytes; the messages are betterproto2's. An unknown serv
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import betterproto2
 import grpc
+
+from .wire import Shape, fits
 
 __all__ = ["Method", "Socket", "unary"]
 
@@ -21,18 +24,14 @@ _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length",
 
 
 def unary(
-    type_: Callable[[], betterproto2.Message], answer: Callable[[Any], Awaitable[betterproto2.Message]]
+    type_: type[betterproto2.Message], shape: Shape, answer: Callable[[Any], Awaitable[betterproto2.Message]]
 ) -> Method:
     """A method for messages of ``type_``; bytes that are none are refused as INVALID_ARGUMENT."""
 
     async def method(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        try:
-            message = type(type_()).parse(data)
-        except Exception as error:  # whatever a decoder raises on bytes of a stranger's
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"not a message of this kind ({type(error).__name__})"
-            )
-        return bytes(await answer(message))
+        if not fits(data, shape):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}")
+        return bytes(await answer(type_.parse(data)))
 
     return method
 
@@ -46,8 +45,10 @@ class Socket:
         self._made: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Serve; a file that a process before has left is removed. Raises OSError."""
-        self.path.unlink(missing_ok=True)
+        """Serve; a file that is there, of a process before or beside this one, is replaced. Raises OSError."""
+        # Bound under another name, and renamed: a server that stops removes the path that it has bound, though that may be another
+        # server's by then. The kubelet passes over names that begin with a dot.
+        bound = self.path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server(options=_OPTIONS)
         for name, methods in self._services.items():
             handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -55,10 +56,11 @@ class Socket:
             }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         try:
-            server.add_insecure_port(f"unix://{self.path.absolute()}")
+            server.add_insecure_port(f"unix://{bound.absolute()}")
         except RuntimeError as error:
             raise OSError(0, f"no socket can be made here ({error})", str(self.path)) from None
         await server.start()
+        bound.replace(self.path)
         self._server, self._made = server, self._identity()
 
     async def stop(self, grace: float = 0.0) -> None:
