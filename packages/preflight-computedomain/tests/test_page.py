@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster, blockbuster_ctx
+from blockbuster import blockbuster_ctx
 from claimed import DOMAIN, Node, claim, config, parameters, ref, result, uid
 from preflight_computedomain.names import DRIVER, cdi_file, cdi_id
 from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED, Checkpoint, encode, entry_of
@@ -119,7 +119,9 @@ async def test_what_waiting_does_not_mend_is_answered_at_once_and_nothing_is_wri
     assert answer.error.endswith(" (node node-1).")
     assert list(node.folder.glob("checkpoint*")) == []
     assert node.files() == {}
-    counted = [one.value for one in metrics.permanent_errors.collect()[0].samples if one.name.endswith("_total")]
+    counted = [
+        one.value for one in next(iter(metrics.permanent_errors.collect())).samples if one.name.endswith("_total")
+    ]
     assert counted == [1]
 
 
@@ -177,7 +179,7 @@ async def test_an_api_server_that_never_answers_is_answered_in_time(node: Node) 
     async def never(namespace: str, name: str) -> None:
         await asyncio.Event().wait()
 
-    node.cluster.claim = never  # type: ignore[method-assign, assignment]
+    node.cluster.claim = never  # type: ignore[method-assign]
     answer = await one(node.page())
     assert "has not answered in time" in answer.error
 
@@ -295,7 +297,7 @@ async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     assert node.states() == {uid(2): COMPLETED}
 
 
-def slowly(get: Callable[[str, str], Awaitable[Any]]) -> Callable[[str, str], Awaitable[Any]]:
+def slowly(get: Callable[[str, str], Awaitable[Any]]) -> Callable[[str, str], Coroutine[Any, Any, Any]]:
     async def answer(namespace: str, name: str) -> Any:
         for _ in range(3):
             await asyncio.sleep(0)
@@ -360,9 +362,7 @@ async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_on
 async def test_nothing_of_the_disk_blocks_the_loop(node: Node) -> None:
     page = node.page()
     await one(page)
-    guard: BlockBuster
-    with blockbuster_ctx() as guard:
-        assert guard
+    with blockbuster_ctx():
         await undo(page)
         assert await one(page) == GIVEN
 

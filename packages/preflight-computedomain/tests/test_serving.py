@@ -153,8 +153,9 @@ async def test_the_health_stream_of_newer_kubelets_is_unimplemented_and_no_error
 ) -> None:
     await world.kubelet.register()
     async with connection(world.kubelet.endpoint) as channel:
+        stream: Any = channel.unary_stream("/v1alpha1.DRAResourceHealth/NodeWatchResources")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_stream("/v1alpha1.DRAResourceHealth/NodeWatchResources")(b"", timeout=10).read()
+            await stream(b"", timeout=10).read()
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
@@ -164,8 +165,9 @@ async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served
     method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
     async with connection(world.kubelet.endpoint) as channel:
         for data in (b"\xff\xff\xff", b"\x0a\x05\x0a\x7f", b"\x0a\x03\x0a\x01\xff"):
+            call: Any = channel.unary_unary(method)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(method)(data, timeout=10)
+                await call(data, timeout=10)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
 

@@ -16,7 +16,7 @@ from preflight_computedomain.controller.step import NOT_READY, READY, CreateTemp
 from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
 from preflight_computedomain.objects import ClaimTemplate
 
-FOREIGN = {
+FOREIGN: dict[str, Any] = {
     "metadata": {"name": "t", "namespace": NAMESPACE, "labels": {"app": "theirs"}, "finalizers": ["theirs/f"]},
     "spec": {"spec": {}},
 }
