@@ -3,18 +3,30 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+settings.register_profile("house", deadline=None)  # machines differ
+settings.load_profile("house")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: a unix socket's path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="cd-") as made:
+        yield Path(made)
 
 
 @pytest.fixture(scope="session")

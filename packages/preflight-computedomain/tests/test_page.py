@@ -284,7 +284,7 @@ async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> 
 
 async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     page = node.page()
-    node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign]
+    node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign, assignment]
     for turn in range(1000):
         late = asyncio.create_task(one(page))
         for _ in range(turn % 13):
@@ -318,11 +318,11 @@ async def test_a_prepare_after_an_unprepare_waits_for_it(node: Node) -> None:
 async def test_a_disk_that_hangs_is_answered_and_goes_on(node: Node) -> None:
     gate = threading.Event()
     node.step = lambda word: None if not word.startswith("sync") else (gate.wait(20), None)[1]
-    node.times = Times(call=0.2, answer=0.4)
+    node.times = Times(call=5, answer=1.5)
     page = node.page()
     answer = await one(page)
-    assert "has not finished writing" in answer.error
     gate.set()
+    assert "has not finished writing" in answer.error
     await until(lambda: node.states() == {uid(1): COMPLETED})
     assert await one(page) == GIVEN
 

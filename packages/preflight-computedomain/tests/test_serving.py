@@ -60,8 +60,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, google: dict[str, ModuleType]) -> AsyncIterator[World]:
-    made = World(tmp_path, google)
+async def world(short: Path, google: dict[str, ModuleType]) -> AsyncIterator[World]:
+    made = World(short, google)
     await made.begin()
     yield made
     await made.end()
@@ -173,9 +173,9 @@ async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served
 
 
 async def test_sockets_of_a_process_that_was_killed_are_in_nobodys_way(
-    tmp_path: Path, google: dict[str, ModuleType]
+    short: Path, google: dict[str, ModuleType]
 ) -> None:
-    world = World(tmp_path, google)
+    world = World(short, google)
     for path in (world.node.folder / "dra.sock", world.registry / f"{DRIVER}-reg.sock"):
         with socket.socket(socket.AF_UNIX) as old:
             old.bind(str(path))
@@ -198,8 +198,8 @@ async def test_a_socket_whose_file_is_removed_is_made_again(world: World, which:
     assert await world.serving.alive()
 
 
-async def test_it_is_not_alive_while_a_socket_is_missing(tmp_path: Path, google: dict[str, ModuleType]) -> None:
-    world = World(tmp_path, google)
+async def test_it_is_not_alive_while_a_socket_is_missing(short: Path, google: dict[str, ModuleType]) -> None:
+    world = World(short, google)
     await world.begin(look=3600)
     try:
         assert await world.serving.alive()
@@ -269,8 +269,8 @@ async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(
     await stopping
 
 
-async def test_a_missing_registry_is_one_sentence(tmp_path: Path, google: dict[str, ModuleType]) -> None:
-    world = World(tmp_path, google)
+async def test_a_missing_registry_is_one_sentence(short: Path, google: dict[str, ModuleType]) -> None:
+    world = World(short, google)
     world.registry.rmdir()
     with pytest.raises(Unfit, match="plugins_registry"):
         await Serving(world.node.page(), world.metrics, world.registry, world.node.folder).start()
