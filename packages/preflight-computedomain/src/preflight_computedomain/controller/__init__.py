@@ -1,0 +1,1 @@
+"""What one leader of the cluster does: templates for ComputeDomains. It does not know the plugin."""

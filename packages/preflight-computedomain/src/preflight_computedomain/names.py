@@ -1,0 +1,118 @@
+"""Names that others know: the driver's, its API's, its labels' and its files'.
+
+Pure. All are those of NVIDIA's driver, so that workloads need not change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+__all__ = [
+    "API_VERSION",
+    "CDI_KIND",
+    "CDI_PREFIX",
+    "CHANNEL_CLASS",
+    "CHANNEL_CONFIG",
+    "DAEMON_CLASS",
+    "DAEMON_CONFIG",
+    "DAEMON_DEVICE",
+    "DEVICE",
+    "DEVICE_NODE",
+    "DRIVER",
+    "FINALIZER",
+    "GROUP",
+    "KIND",
+    "LABEL",
+    "MAJOR_NAME",
+    "OLDEST_DRIVER",
+    "PLURAL",
+    "TARGET_LABEL",
+    "VERSION",
+    "WORKLOAD",
+    "cdi_device",
+    "cdi_file",
+    "cdi_id",
+    "fits_as_name",
+    "fits_as_namespace",
+    "fits_as_uid",
+    "one_line",
+    "slice_name",
+]
+
+DRIVER: Final = "compute-domain.nvidia.com"
+GROUP: Final = "resource.nvidia.com"
+VERSION: Final = "v1beta1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "ComputeDomain"
+PLURAL: Final = "computedomains"
+
+FINALIZER: Final = f"{GROUP}/computeDomain"
+LABEL: Final = FINALIZER
+"""Finalizer and label have one name; the label's value is the ComputeDomain's uid."""
+TARGET_LABEL: Final = f"{GROUP}/computeDomainTarget"
+WORKLOAD: Final = "Workload"
+
+CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
+DAEMON_CLASS: Final = "compute-domain-daemon.nvidia.com"
+CHANNEL_CONFIG: Final = "ComputeDomainChannelConfig"
+DAEMON_CONFIG: Final = "ComputeDomainDaemonConfig"
+
+DEVICE: Final = "channel-0"
+DAEMON_DEVICE: Final = "daemon-0"
+DEVICE_NODE: Final = "/dev/nvidia-caps-imex-channels/channel0"
+MAJOR_NAME: Final = "nvidia-caps-imex-channels"
+"""Under this name the NVIDIA driver has the channels' major in /proc/devices."""
+OLDEST_DRIVER: Final = "570.158.01"
+
+CDI_KIND: Final = f"k8s.{DRIVER}/claim"
+CDI_PREFIX: Final = f"k8s.{DRIVER}-claim_"
+
+_LABEL_1123: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_UID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?")
+
+
+def fits_as_namespace(text: str) -> bool:
+    """Whether ``text`` can be a namespace (RFC 1123 label)."""
+    return _LABEL_1123.fullmatch(text) is not None
+
+
+def fits_as_name(text: str) -> bool:
+    """Whether ``text`` can name a claim or a node (RFC 1123 subdomain, 253 characters at most)."""
+    return len(text) <= 253 and all(_LABEL_1123.fullmatch(part) for part in text.split("."))
+
+
+def fits_as_uid(text: str) -> bool:
+    """Whether ``text`` can be a uid that becomes part of a file's name and of a CDI device's."""
+    return _UID.fullmatch(text) is not None and ".." not in text
+
+
+def cdi_device(uid: str) -> str:
+    """The CDI device of the claim ``uid``, within :data:`CDI_KIND`."""
+    return f"{uid}-{DEVICE}"
+
+
+def cdi_id(uid: str) -> str:
+    """The same, as the kubelet passes it on to the container runtime."""
+    return f"{CDI_KIND}={cdi_device(uid)}"
+
+
+def cdi_file(uid: str) -> str:
+    """The name of the file that describes it."""
+    return f"{CDI_PREFIX}{uid}.json"
+
+
+def slice_name(node: str) -> str:
+    """The name of a node's ResourceSlice: of 253 characters at most, a longer one cut and made unique by a hash of the node."""
+    name = f"{node}-{DRIVER}"
+    if len(name) <= 253:
+        return name
+    digest = hashlib.sha256(node.encode()).hexdigest()[:10]
+    return f"{node[: 253 - len(DRIVER) - len(digest) - 2].rstrip('.-')}-{digest}-{DRIVER}"
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """What somebody wrote, fit for a log line: no characters that do not print, and ``most`` of them."""
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"

@@ -1,0 +1,72 @@
+"""Files that are there whole or not at all, whenever the process or the machine ends.
+
+``step`` is called before each change on the disk with a word for it, and once more after the last: there a test ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+__all__ = ["TEMPORARY", "Disk"]
+
+TEMPORARY: Final = ".tmp"
+"""What the name of an unfinished file ends in; a container runtime reads no such file as CDI."""
+
+
+class Disk:
+    """Blocking; call it in a thread. Raises OSError."""
+
+    def __init__(self, step: Callable[[str], None] = lambda _: None) -> None:
+        self._step = step
+
+    def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
+        """Put ``data`` into ``path``: written under another name, synced, renamed, and the folder synced."""
+        part = path.with_name(path.name + TEMPORARY)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._step(f"write {part.name}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(part, flags, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                self._step(f"sync {part.name}")
+                os.fsync(file.fileno())
+            self._step(f"rename {part.name}")
+            part.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+        self._step(f"sync folder of {path.name}")
+        self._sync(path.parent)
+        self._step(f"after {path.name}")
+
+    def remove(self, path: Path) -> bool:
+        """Whether ``path`` was there; it is gone now."""
+        self._step(f"remove {path.name}")
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        self._step(f"sync folder without {path.name}")
+        self._sync(path.parent)
+        self._step(f"after removal of {path.name}")
+        return True
+
+    def rename(self, path: Path, other: Path) -> None:
+        """Give ``path`` the name ``other``, in the same folder."""
+        self._step(f"rename {path.name}")
+        path.replace(other)
+        self._sync(path.parent)
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,0 +1,83 @@
+"""The kubelet's service for DRA drivers, v1 and v1beta1: messages to claims, answers to messages.
+
+The two versions have the same messages. Every claim of a call has an entry in its answer, also an empty one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from .._generated.dra import (
+    Claim,
+    Device,
+    NodePrepareResourceResponse,
+    NodePrepareResourcesRequest,
+    NodePrepareResourcesResponse,
+    NodeUnprepareResourceResponse,
+    NodeUnprepareResourcesRequest,
+    NodeUnprepareResourcesResponse,
+)
+from ..names import DRIVER
+from .claims import Ref
+from .metrics import PREPARE, UNPREPARE, Metrics
+from .page import Answer, Page
+from .sockets import Method, unary
+from .wire import TEXT, Shape
+
+__all__ = ["VERSIONS", "service_name", "services"]
+
+VERSIONS: Final = ("v1", "v1beta1")
+_REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
+"""Of both requests: claims, each with namespace, uid and name."""
+_log = logging.getLogger(__name__)
+
+
+def service_name(version: str) -> str:
+    """The full name of the service."""
+    return f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
+
+
+def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
+    """What the plugin's socket serves."""
+
+    async def prepare(request: NodePrepareResourcesRequest) -> NodePrepareResourcesResponse:
+        found = await _measured(metrics, PREPARE, lambda: page.prepare(map(_ref, request.claims)))
+        return NodePrepareResourcesResponse(claims={uid: _prepared(one) for uid, one in found.items()})
+
+    async def unprepare(request: NodeUnprepareResourcesRequest) -> NodeUnprepareResourcesResponse:
+        found = await _measured(metrics, UNPREPARE, lambda: page.unprepare(map(_ref, request.claims)))
+        answers = {uid: NodeUnprepareResourceResponse(error=one.error) for uid, one in found.items()}
+        return NodeUnprepareResourcesResponse(claims=answers)
+
+    methods = {
+        PREPARE: unary(NodePrepareResourcesRequest, _REQUEST, prepare),
+        UNPREPARE: unary(NodeUnprepareResourcesRequest, _REQUEST, unprepare),
+    }
+    return {service_name(version): methods for version in VERSIONS}
+
+
+async def _measured(
+    metrics: Metrics, operation: str, call: Callable[[], Awaitable[Mapping[str, Answer]]]
+) -> Mapping[str, Answer]:
+    labels: Any = (DRIVER, operation)
+    metrics.requests.labels(*labels).inc()
+    with metrics.inflight.labels(*labels).track_inprogress(), metrics.seconds.labels(*labels).time():
+        return await call()
+
+
+def _ref(claim: Claim) -> Ref:
+    return Ref(claim.namespace, claim.name, claim.uid)
+
+
+def _prepared(answer: Answer) -> NodePrepareResourceResponse:
+    if answer.error:
+        return NodePrepareResourceResponse(error=answer.error)
+    device = Device(
+        request_names=list(answer.requests),
+        pool_name=answer.pool,
+        device_name=answer.device,
+        cdi_device_ids=list(answer.cdi),
+    )
+    return NodePrepareResourceResponse(devices=[device])

@@ -1,0 +1,62 @@
+"""One mutation at a time: of this process, and of another plugin that an update lets run beside it on the node."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Lock", "LockHeld"]
+
+_POLL: Final = 0.05
+"""Seconds between two attempts; a waiting flock would hold a thread, and could not be cancelled."""
+
+
+class LockHeld(Exception):
+    """Somebody else has had the lock for all the time that was waited; one sentence."""
+
+
+class Lock:
+    """``patience``: seconds in all. Use within one event loop."""
+
+    def __init__(self, path: Path, patience: float = 10.0) -> None:
+        self._path, self._patience = path, patience
+        self._own = asyncio.Lock()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Raises :class:`LockHeld`, and OSError where the file cannot be opened."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._patience
+        try:
+            async with asyncio.timeout_at(end):
+                await self._own.acquire()
+        except TimeoutError:
+            raise self._late("this process") from None
+        try:
+            number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                while not self._taken(number):
+                    if loop.time() >= end:
+                        raise self._late("another process")
+                    await asyncio.sleep(_POLL)
+                yield
+            finally:
+                os.close(number)  # which gives the lock back
+        finally:
+            self._own.release()
+
+    @staticmethod
+    def _taken(number: int) -> bool:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _late(self, who: str) -> LockHeld:
+        return LockHeld(f"{self._path}: {who} has held the lock for {self._patience:g} s")

@@ -1,0 +1,132 @@
+"""What the plugin reads of its node: files of the kernel, and NVML in a thread of its own, as it may block.
+
+Nothing is read of IMEX, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from .fabric import FabricBroken, FabricInfo, clique
+from .facts import NodeFacts, Unfit, boot_id, driver_fits, imex_major, node_name
+
+__all__ = ["CliqueOwner", "Nvml", "NvmlFailed", "node_facts", "patiently"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_PROC_DEVICES: Final = "/proc/devices"
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_MOST_BYTES: Final = 1024 * 1024
+
+
+class NvmlFailed(Exception):
+    """NVML is not there, has answered with an error, or has not answered; one sentence."""
+
+
+class Nvml(Protocol):
+    """What is asked of NVML. Both may block, and raise :class:`NvmlFailed`."""
+
+    def driver_version(self) -> str:
+        """As ``nvidia-smi`` shows it."""
+
+    def fabric(self) -> list[FabricInfo]:
+        """Of each GPU; none where the node has no GPU."""
+
+
+def node_facts(environ: Mapping[str, str]) -> NodeFacts:
+    """Node, major and boot, by ``NODE_NAME``, ``ALT_PROC_DEVICES_PATH`` and ``ALT_BOOT_ID_PATH``. Raises :class:`Unfit`."""
+    devices = environ.get("ALT_PROC_DEVICES_PATH") or _PROC_DEVICES
+    boot = environ.get("ALT_BOOT_ID_PATH") or _BOOT_ID
+    return NodeFacts(
+        node_name(environ.get("NODE_NAME", "")),
+        imex_major(_text(devices), devices),
+        boot_id(_text(boot), boot),
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise Unfit(f"{path}: cannot be read ({error.strerror}); mount the node's own file there.") from None
+
+
+class CliqueOwner:
+    """The one who knows the node's clique. ``patience``: seconds that NVML has for an answer."""
+
+    def __init__(self, nvml: Nvml, *, crash: bool = True, patience: float = 10.0) -> None:
+        self._nvml, self._crash, self._patience = nvml, crash, patience
+        self._current = ""
+        self._reading: asyncio.Task[str] | None = None
+
+    @property
+    def current(self) -> str:
+        """As last read; empty for none."""
+        return self._current
+
+    async def start(self) -> str:
+        """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence to end with."""
+        try:
+            driver_fits(await patiently(self._nvml.driver_version, self._patience))
+            self._current = clique(await patiently(self._nvml.fabric, self._patience), crash=self._crash)
+        except (NvmlFailed, FabricBroken) as error:
+            raise Unfit(str(error)) from None
+        return self._current
+
+    async def refreshed(self) -> str:
+        """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the last one."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> str:
+        try:
+            found = clique(await patiently(self._nvml.fabric, self._patience), crash=self._crash)
+        except FabricBroken as error:
+            _log.error("the node has no clique any more: %s", error)
+            found = ""
+        except NvmlFailed as error:
+            _log.warning("the clique could not be read anew, and is taken to be what it was: %s", error)
+            return self._current
+        if found != self._current:
+            _log.info("the node's clique is %s; it was %s", found or "none", self._current or "none")
+        self._current = found
+        return found
+
+
+async def patiently(ask: Callable[[], T], patience: float) -> T:
+    """What ``ask`` returns, in a thread that is left behind where it takes longer than ``patience`` seconds.
+
+    Raises what it raises, and :class:`NvmlFailed` when it is late. The thread is its own: one that hangs takes no other's place.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(put: Callable[[], None]) -> None:
+        if not answer.done():
+            put()
+
+    def work() -> None:
+        try:
+            put = partial(answer.set_result, ask())
+        except BaseException as error:
+            put = partial(answer.set_exception, error)
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, put)
+
+    threading.Thread(target=work, name="nvml", daemon=True).start()
+    try:
+        async with asyncio.timeout(patience):
+            return await answer
+    except TimeoutError:
+        raise NvmlFailed(
+            f"NVML: no answer within {patience:g} s; does nvidia-smi answer on this node? Reload the driver, or restart the node."
+        ) from None

@@ -1,0 +1,94 @@
+"""NVML by NVIDIA's own binding: the driver's version, and each GPU's NVLink fabric."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ..names import one_line
+from .fabric import NOT_SUPPORTED, FabricInfo
+from .node import NvmlFailed
+
+__all__ = ["Driver"]
+
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_FOLDERS: Final = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+_INIT_FLAG_NO_GPUS: Final = 1
+"""Do not fail on a node whose GPUs are all bound to other drivers."""
+
+
+class Driver:
+    """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own paths."""
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._loaded: ctypes.CDLL | None = None
+
+    def driver_version(self) -> str:
+        with self._open() as nvml:
+            return _text(nvml.nvmlSystemGetDriverVersion())
+
+    def fabric(self) -> list[FabricInfo]:
+        with self._open() as nvml:
+            return [_info(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+
+    @contextmanager
+    def _open(self) -> Generator[Any]:
+        import pynvml
+
+        self._load()
+        try:
+            pynvml.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
+            try:
+                yield pynvml
+            finally:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlShutdown()
+        except pynvml.NVMLError as error:
+            hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
+            raise NvmlFailed(f"NVML: {one_line(str(error), 120)}; {hint}") from None
+
+    def _load(self) -> None:
+        """Load the library of the driver's root first: by its soname the binding then gets the same one."""
+        if self._loaded is not None or not self._root or self._root == "/":
+            return
+        places = [Path(self._root, folder, _LIBRARY) for folder in _FOLDERS]
+        found = next((path for path in places if path.exists()), None)
+        if found is None:
+            shown = ", ".join(_FOLDERS)
+            raise NvmlFailed(f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is.")
+        try:
+            self._loaded = ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise NvmlFailed(
+                f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
+            ) from None
+
+
+def _info(nvml: Any, handle: Any) -> FabricInfo:
+    gpu = _text(nvml.nvmlDeviceGetUUID(handle))
+    found = nvml.c_nvmlGpuFabricInfo_t()
+    try:
+        nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(found))
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            return FabricInfo(gpu, NOT_SUPPORTED)
+        raise
+    # ctypes cuts a char array at its first zero, so the bytes are taken from the memory.
+    field = type(found).clusterUuid
+    cluster = bytes(found)[field.offset : field.offset + field.size]
+    return FabricInfo(gpu, found.state, found.status, cluster, found.cliqueId)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,304 @@
+"""The way of a claim, on one page: claim → request → decide → checkpoint → CDI → answer.
+
+Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its devices, or one sentence. What waiting does not
+mend is answered at once, and nothing is written for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..names import DEVICE, DRIVER, cdi_id, one_line
+from ..objects import ResourceClaim
+from .checkpoint import STARTED, Corrupt, Entry
+from .claims import Ref, Refusal, Request, read, unusable
+from .decide import IN_USE, Done, Prepare, decide, in_use, known
+from .flights import Ended, Flight, Flights, Late
+from .lock import Lock, LockHeld
+from .metrics import PREPARE, UNPREPARE, Metrics
+from .store import Store
+
+__all__ = ["Answer", "Cluster", "Page", "Times", "Unreachable"]
+
+_log = logging.getLogger(__name__)
+
+
+class Unreachable(Exception):
+    """The API server has not answered, or has refused; one sentence."""
+
+
+class Cluster(Protocol):
+    """What the plugin asks of the API server. Both are consistent reads; both raise :class:`Unreachable`."""
+
+    async def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The ResourceClaim; None where there is none."""
+
+    async def domains(self, namespace: str) -> frozenset[str]:
+        """The uids of the ComputeDomains of ``namespace``."""
+
+
+class Clique(Protocol):
+    """The one owner of the node's clique."""
+
+    @property
+    def current(self) -> str:
+        """As last read; empty for none."""
+
+    async def refreshed(self) -> str:
+        """Read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To the kubelet, for one claim. ``error`` empty: prepared, or nothing left of it."""
+
+    requests: tuple[str, ...] = ()
+    pool: str = ""
+    device: str = ""
+    cdi: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds: of one call in all; after which a caller is answered though the disk has not; of pauses between attempts."""
+
+    call: float = 40.0
+    answer: float = 43.0
+    first: float = 0.1
+    longest: float = 2.0
+
+
+Result = Answer | Refusal
+
+
+class Page:
+    """Use within one event loop."""
+
+    def __init__(
+        self,
+        node: str,
+        cluster: Cluster,
+        store: Store,
+        *,
+        lock: Lock,
+        clique: Clique,
+        metrics: Metrics,
+        times: Times = Times(),
+    ) -> None:
+        self._node, self._cluster, self._store, self._lock = node, cluster, store, lock
+        self._clique, self._metrics, self._times = clique, metrics, times
+        self._flights: Flights[Result] = Flights(times.answer)
+
+    async def start(self) -> None:
+        """Take over what the last process left. Raises LockHeld and OSError."""
+        async with self._lock.held():
+            await _whole(self._store.start)
+        self._count()
+
+    async def stop(self, seconds: float) -> None:
+        """End what waits; what writes has ``seconds``."""
+        await self._flights.drain(seconds)
+
+    async def prepare(self, refs: Iterable[Ref]) -> dict[str, Answer]:
+        """An answer for each uid of ``refs``. Never raises but when it is cancelled."""
+        return await self._each(refs, self._prepare_one)
+
+    async def unprepare(self, refs: Iterable[Ref]) -> dict[str, Answer]:
+        """As ``prepare``; without an error nothing of the claim is left on the node."""
+        return await self._each(refs, self._unprepare_one)
+
+    async def sweep(self) -> tuple[Ref, ...]:
+        """Undo begun preparations of claims that are gone. Returns the prepared ones that are: their containers may still run.
+
+        Raises :class:`Unreachable`, OSError and :class:`Corrupt`.
+        """
+        stale = []
+        for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
+            ref = Ref(entry.namespace, entry.name, uid)
+            if unusable(ref):
+                continue  # version 1 of the checkpoint kept no names
+            claim = await self._cluster.claim(ref.namespace, ref.name)
+            if claim is not None and claim.metadata.uid == uid:
+                continue
+            if entry.state == STARTED:
+                await self._unprepare_one(ref)
+            else:
+                stale.append(ref)
+        self._metrics.stale_claims.set(len(stale))
+        return tuple(stale)
+
+    # --- one claim
+
+    async def _prepare_one(self, ref: Ref) -> Answer:
+        if (bad := unusable(ref)) is not None:
+            return self._told(ref, bad)
+        return await self._fly(
+            ref, lambda flight: self._retried(flight, lambda last: self._attempt(ref, flight, last)), True
+        )
+
+    async def _unprepare_one(self, ref: Ref) -> Answer:
+        if unusable(ref) is not None:
+            return Answer()  # such a claim has never been prepared
+        return await self._fly(ref, lambda flight: self._retried(flight, lambda _: self._undo(ref, flight)), False)
+
+    async def _attempt(self, ref: Ref, flight: Flight[Result], last: Refusal) -> Result:
+        """One way through all checks, and on. ``last``: why the attempt before it failed."""
+        if last.reason == IN_USE and (still := in_use(await self._entries(), ref.uid)) is not None:
+            return still  # nothing is asked of the API server until the channel is free
+        done = known(await self._entries(), ref)
+        if isinstance(done, Refusal):
+            return done
+        if done is None:
+            claim = await self._cluster.claim(ref.namespace, ref.name)
+            request = read(ref, claim, self._node)
+            if isinstance(request, Refusal):
+                return request
+            domains = await self._cluster.domains(ref.namespace)
+            clique = self._clique.current or await self._clique.refreshed()
+            # Looked at without the lock first: whoever waits for the channel must not keep out the Unprepare that frees it.
+            said = decide(request, domains, clique, await self._entries(), self._store.now())
+            if isinstance(said, Prepare):
+                said = await self._write(request, domains, clique, flight)
+            if isinstance(said, Refusal):
+                return said
+            done = said
+        elif not await asyncio.to_thread(self._store.whole, ref.uid):
+            async with self._lock.held():
+                with flight.writes():
+                    await _whole(lambda: self._store.mend(ref.uid))
+        entry = done.entry
+        return Answer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
+
+    async def _write(
+        self, request: Request, domains: frozenset[str], clique: str, flight: Flight[Result]
+    ) -> Done | Refusal:
+        async with self._lock.held():
+            with flight.writes():
+                said: Done | Refusal = await _whole(lambda: self._store.prepare(request, domains, clique))
+        self._count()
+        return said
+
+    async def _undo(self, ref: Ref, flight: Flight[Result]) -> Result:
+        async with self._lock.held():
+            with flight.writes():
+                await _whole(lambda: self._store.unprepare(ref.uid))
+        self._count()
+        return Answer()
+
+    async def _retried(self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]]) -> Result:
+        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then the last cause."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._times.call
+        pause = self._times.first
+        last = Refusal("api-server", "the API server has not answered in time; is it reachable from this node?", False)
+        while True:
+            try:
+                async with flight.limited(end):
+                    result = await self._caught(attempt, last)
+            except TimeoutError:
+                return last
+            if not isinstance(result, Refusal) or result.permanent:
+                return result
+            last = result
+            if loop.time() + pause >= end:
+                return last
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._times.longest)
+
+    @staticmethod
+    async def _caught(attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal) -> Result:
+        try:
+            return await attempt(last)
+        except Unreachable as error:
+            return Refusal(
+                "api-server", f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})", False
+            )
+        except LockHeld as error:
+            return Refusal("lock", f"the plugin's folder is in use ({error})", False)
+        except Corrupt as error:
+            return Refusal("checkpoint", f"the checkpoint cannot be read: {error}", False)
+        except OSError as error:
+            what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
+            return Refusal("disk", f"the node's disk refuses ({what}); make room, or mend it", False)
+
+    async def _fly(
+        self, ref: Ref, work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]], prepares: bool
+    ) -> Answer:
+        began = asyncio.get_running_loop().time()
+
+        async def caught(flight: Flight[Result]) -> Result:
+            try:
+                result = await work(flight)
+            except Exception:
+                _log.exception("claim %s (%s): an error of this program's own", ref, ref.uid)
+                result = Refusal("internal", "an error of the driver's own, which its log describes", False)
+            return result
+
+        try:
+            result = await self._flights.run(ref.uid, caught, prepares=prepares)
+        except Ended:
+            result = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
+        except Late:
+            result = Refusal("disk", "the node's disk has not finished writing; look at its health", False)
+        answer = self._told(ref, result, prepares)
+        _log.log(
+            logging.WARNING if answer.error else logging.INFO,
+            "%s: %s",
+            PREPARE if prepares else UNPREPARE,
+            answer.error or "done",
+            extra={
+                "namespace": ref.namespace,
+                "claim": ref.name,
+                "uid": ref.uid,
+                "milliseconds": round((asyncio.get_running_loop().time() - began) * 1000, 1),
+                "cause": result.reason if isinstance(result, Refusal) else "",
+            },
+        )
+        return answer
+
+    # --- small ones
+
+    async def _entries(self) -> Mapping[str, Entry]:
+        try:
+            return await asyncio.to_thread(self._store.entries)
+        except Corrupt:
+            return {}  # with the lock held it is moved aside, and read again
+
+    def _told(self, ref: Ref, result: Result, prepares: bool = True) -> Answer:
+        if isinstance(result, Answer):
+            return result
+        errors = self._metrics.prepare_errors if prepares else self._metrics.unprepare_errors
+        errors.labels(DRIVER, result.reason).inc()
+        if result.permanent:
+            self._metrics.permanent_errors.labels(result.reason).inc()
+        return Answer(error=result.told(ref, self._node))
+
+    def _count(self) -> None:
+        self._metrics.prepared.set(self._store.prepared())
+        self._metrics.corrupt_checkpoints.set(self._store.corrupt)
+
+    @staticmethod
+    async def _each(refs: Iterable[Ref], one: Callable[[Ref], Awaitable[Answer]]) -> dict[str, Answer]:
+        asked = {ref.uid: ref for ref in refs}
+        answers = await asyncio.gather(*map(one, asked.values()))
+        return dict(zip(asked, answers, strict=True))
+
+
+async def _whole(work: Callable[[], Any]) -> Any:
+    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns of it afterwards."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # seen, so that nobody is told of it later
+        raise cancelled
+    return task.result()

@@ -1,0 +1,165 @@
+"""The checkpoint and the CDI files on the node's disk, changed in an order that a crash can interrupt anywhere.
+
+Everything that changes them is called with the lock held, and reads the checkpoint anew: another plugin may have written it.
+
+- Prepare: entry ``PrepareStarted`` · CDI file · entry ``PrepareCompleted``.
+- Unprepare: CDI file away · entry away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ..names import cdi_file, fits_as_uid
+from .cdi import document, uid_of
+from .checkpoint import COMPLETED, STARTED, Checkpoint, Corrupt, Entry, completed, decode, encode, entry_of
+from .claims import Refusal, Request
+from .decide import Done, Prepare, decide
+from .disk import TEMPORARY, Disk
+from .facts import NodeFacts
+
+__all__ = ["CHECKPOINT", "Store", "utc_now"]
+
+CHECKPOINT: Final = "checkpoint.json"
+_log = logging.getLogger(__name__)
+
+
+def utc_now() -> datetime:
+    """The clock's time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a file held that has this inode, time and size."""
+
+    signature: tuple[int, int, int]
+    checkpoint: Checkpoint
+
+
+class Store:
+    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. Blocking; raises OSError."""
+
+    def __init__(
+        self, folder: Path, cdi: Path, facts: NodeFacts, disk: Disk, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._path, self._cdi = folder / CHECKPOINT, cdi
+        self._facts, self._disk, self.now = facts, disk, now
+        self._kept: _Kept | None = None
+        self._last = Checkpoint()
+        self.corrupt = 0
+        """Checkpoints that had to be moved aside so far."""
+
+    def entries(self) -> Mapping[str, Entry]:
+        """What the checkpoint holds now. Needs no lock, as the file is replaced whole. Raises :class:`Corrupt`."""
+        try:
+            found = self._path.stat()
+            signature = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._kept is None or self._kept.signature != signature:
+                self._kept = _Kept(signature, decode(self._path.read_bytes()))
+        except FileNotFoundError:
+            return {}
+        return self._kept.checkpoint.claims
+
+    def prepared(self) -> int:
+        """How many claims have channel 0, by what was last read or written under the lock."""
+        return sum(one.state == COMPLETED and one.channel for one in self._last.claims.values())
+
+    def start(self) -> None:
+        """Take over what the last process left: drop the claims of another boot, and make the CDI files what the entries say."""
+        self._disk.remove(self._path.with_name(CHECKPOINT + TEMPORARY))
+        found = self._read()
+        if found.boot and found.boot != self._facts.boot:
+            _log.info("the node has been rebooted: %d claims of the last boot are dropped", len(found.claims))
+            found = Checkpoint()
+        if found.boot != self._facts.boot or not self._path.exists():
+            self._write(found.claims)
+        self._sweep(found.claims)
+        for uid, entry in found.claims.items():
+            if entry.state == COMPLETED and entry.channel:
+                self.mend(uid)
+
+    def _sweep(self, claims: Mapping[str, Entry]) -> None:
+        kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
+        if not self._cdi.is_dir():
+            return
+        for path in sorted(self._cdi.iterdir()):
+            if uid_of(path.name) and path.name not in kept:
+                _log.info("%s belongs to no prepared claim, and is removed", path)
+                self._disk.remove(path)
+
+    def prepare(self, request: Request, domains: Collection[str], clique: str) -> Done | Refusal:
+        """Decide once more, with what the disk says now, and do it."""
+        claims = dict(self._read().claims)
+        said = decide(request, domains, clique, claims, self.now())
+        if not isinstance(said, Prepare):
+            return said
+        ref = request.ref
+        named = (ref.namespace, ref.name)
+        devices = completed(request.request, self._facts.node, ref.uid, request.domain)
+        claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
+        self._write(claims)
+        self._disk.write(self._file(ref.uid), document(ref.uid, self._facts.major), 0o644)
+        claims[ref.uid] = entry_of(ref.uid, COMPLETED, named, status=request.status, devices=devices)
+        self._write(claims)
+        return Done(claims[ref.uid])
+
+    def whole(self, uid: str) -> bool:
+        """Whether the CDI file of a completed claim is as it should be."""
+        try:
+            return self._file(uid).read_bytes() == document(uid, self._facts.major)
+        except FileNotFoundError:
+            return False
+
+    def mend(self, uid: str) -> None:
+        """Make the CDI file of a completed claim again, where it is missing or differs."""
+        entry = self._read().claims.get(uid)
+        if entry is not None and entry.state == COMPLETED and entry.channel and not self.whole(uid):
+            self._disk.write(self._file(uid), document(uid, self._facts.major), 0o644)
+
+    def unprepare(self, uid: str) -> bool:
+        """Leave nothing of the claim; whether there was an entry."""
+        claims = dict(self._read().claims)
+        if not fits_as_uid(uid):  # names no file; nothing of it can be prepared
+            return False
+        self._disk.remove(self._file(uid))
+        if claims.pop(uid, None) is None:
+            return False
+        self._write(claims)
+        return True
+
+    def _file(self, uid: str) -> Path:
+        return self._cdi / cdi_file(uid)
+
+    def _write(self, claims: Mapping[str, Entry]) -> None:
+        made = Checkpoint(claims, self._facts.boot)
+        self._disk.write(self._path, encode(made))
+        self._last = made
+
+    def _read(self) -> Checkpoint:
+        try:
+            self._last = decode(self._path.read_bytes())
+        except FileNotFoundError:
+            self._last = Checkpoint()
+        except Corrupt as error:
+            self._aside(error)
+        return self._last
+
+    def _aside(self, error: Corrupt) -> None:
+        """Begin anew: a node without a driver for ever is worse, and the kubelet prepares again what is in use."""
+        other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
+        _log.error(
+            "%s is not used: %s; it is kept as %s, and what this process knows is written anew (%d claims)",
+            self._path,
+            error,
+            other.name,
+            len(self._last.claims),
+        )
+        self.corrupt += 1
+        self._disk.rename(self._path, other)
+        self._write(self._last.claims)

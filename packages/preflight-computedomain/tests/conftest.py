@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import settings
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+settings.register_profile("house", deadline=None)  # machines differ
+settings.load_profile("house")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: a unix socket's path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="cd-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="session")
+def google(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
+    """Messages and services made by Google's own compiler, by version and ``registration``: the independent peer."""
+    out = tmp_path_factory.mktemp("google")
+    files = {"v1": "dra_v1", "v1beta1": "dra_v1beta1", "registration": "kubelet_registration"}
+    words = [f"-I{HERE / 'protos'}", f"--python_out={out}", f"--grpc_python_out={out}"]
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", *words, *(f"{file}.proto" for file in files.values())], check=True
+    )
+    sys.path.insert(0, str(out))
+    found = {}
+    for name, file in files.items():
+        found[name] = importlib.import_module(f"{file}_pb2")
+        found[f"{name}_grpc"] = importlib.import_module(f"{file}_pb2_grpc")
+    return found

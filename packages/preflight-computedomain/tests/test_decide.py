@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from claimed import CLIQUE, DOMAIN, NODE, ref, uid
+from preflight_computedomain.plugin.checkpoint import ABORTED, COMPLETED, STARTED, Entry, completed, entry_of
+from preflight_computedomain.plugin.claims import Refusal, Request
+from preflight_computedomain.plugin.decide import Done, Prepare, decide, known
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+REQUEST = Request(ref(1), "channel", DOMAIN, b'{"a":1}')
+
+
+def entry(state: str, number: int = 1) -> Entry:
+    devices = completed("channel", NODE, uid(number), DOMAIN) if state == COMPLETED else b""
+    return entry_of(uid(number), state, ("team-a", f"claim-{number}"), status=b'{ "a": 1 }', devices=devices)
+
+
+def aborted(seconds: float) -> Entry:
+    return replace(entry(ABORTED), aborted_at=NOW - timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "domains", "clique", "expected"),
+    [
+        (None, None, {DOMAIN}, CLIQUE, "prepare"),
+        (entry(STARTED), None, {DOMAIN}, CLIQUE, "prepare"),
+        (entry(COMPLETED), None, {DOMAIN}, CLIQUE, "done"),
+        (entry(COMPLETED), None, set(), "", "done"),
+        (None, None, set(), "", "no-domain"),
+        (None, entry(COMPLETED, 2), set(), CLIQUE, "no-domain"),
+        (None, entry(COMPLETED, 2), {DOMAIN}, "", "no-clique"),
+        (None, entry(COMPLETED, 2), {DOMAIN}, CLIQUE, "channel-in-use"),
+        (entry(STARTED), entry(COMPLETED, 2), {DOMAIN}, CLIQUE, "channel-in-use"),
+        (None, entry(STARTED, 2), {DOMAIN}, CLIQUE, "prepare"),
+        (None, entry(ABORTED, 2), {DOMAIN}, CLIQUE, "prepare"),
+        (aborted(89), None, {DOMAIN}, CLIQUE, "aborted"),
+        (aborted(90), None, {DOMAIN}, CLIQUE, "prepare"),
+        (aborted(-1), None, {DOMAIN}, CLIQUE, "prepare"),
+        (replace(aborted(1), status=b"{}"), None, {DOMAIN}, CLIQUE, "prepare"),
+    ],
+)
+def test_what_is_done(own: Entry | None, other: Entry | None, domains: set[str], clique: str, expected: str) -> None:
+    entries = {key: one for key, one in ((uid(1), own), (uid(2), other)) if one is not None}
+    said = decide(REQUEST, domains, clique, entries, NOW)
+    shown = said.reason if isinstance(said, Refusal) else {Done: "done", Prepare: "prepare"}[type(said)]
+    assert shown == expected
+    if isinstance(said, Refusal):
+        assert said.permanent == (expected != "channel-in-use")
+
+
+def test_who_has_the_channel_is_named() -> None:
+    said = decide(REQUEST, {DOMAIN}, CLIQUE, {uid(2): entry(COMPLETED, 2)}, NOW)
+    assert isinstance(said, Refusal)
+    assert "team-a/claim-2" in said.sentence
+    assert uid(2) in said.sentence
+
+
+def test_a_prepared_daemon_of_the_other_mode_is_neither_given_nor_in_the_way() -> None:
+    daemon = entry_of(uid(1), COMPLETED, devices=b'[{"devices":[{"channel":null,"daemon":{}}]}]')
+    assert isinstance(known({uid(1): daemon}, ref(1)), Refusal)
+    assert isinstance(decide(REQUEST, {DOMAIN}, CLIQUE, {uid(2): daemon}, NOW), Prepare)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from preflight_computedomain.plugin.fabric import COMPLETED, FabricInfo
+from preflight_computedomain.plugin.facts import NodeFacts, Unfit
+from preflight_computedomain.plugin.node import CliqueOwner, NvmlFailed, node_facts
+from preflight_computedomain.plugin.nvml import Driver
+
+pytestmark = pytest.mark.anyio
+DEVICES = "Character devices:\n235 nvidia-caps-imex-channels\n"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "devices").write_text(DEVICES)
+    (tmp_path / "boot").write_text("0b6c1d8e-0000-0000-0000-000000000000\n")
+    return {
+        "NODE_NAME": "node-1",
+        "ALT_PROC_DEVICES_PATH": str(tmp_path / "devices"),
+        "ALT_BOOT_ID_PATH": str(tmp_path / "boot"),
+    }
+
+
+async def test_the_facts_are_read_from_the_files_that_are_named(environ: dict[str, str]) -> None:
+    assert node_facts(environ) == NodeFacts("node-1", 235, "0b6c1d8e-0000-0000-0000-000000000000")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"NODE_NAME": ""}, "NODE_NAME"),
+        ({"ALT_PROC_DEVICES_PATH": "/nowhere/devices"}, "/nowhere/devices"),
+        ({"ALT_PROC_DEVICES_PATH": "/"}, "/: cannot be read"),
+        ({"ALT_BOOT_ID_PATH": "/nowhere/boot"}, "/nowhere/boot"),
+    ],
+)
+async def test_a_fact_that_cannot_be_had_is_one_sentence(
+    environ: dict[str, str], change: dict[str, str], word: str
+) -> None:
+    with pytest.raises(Unfit) as caught:
+        node_facts({**environ, **change})
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_without_the_imex_driver_the_plugin_does_not_start(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "devices").write_text("Character devices:\n195 nvidia\n")
+    with pytest.raises(Unfit, match="NVreg_CreateImexChannel0=1"):
+        node_facts(environ)
+
+
+class Fake:
+    """NVML as a test wants it. ``hangs``: it does not answer until this is set."""
+
+    def __init__(self, version: str = "570.158.01", gpus: tuple[FabricInfo, ...] = ()) -> None:
+        self.version, self.gpus, self.asked = version, list(gpus), 0
+        self.hangs: threading.Event | None = None
+        self.error: NvmlFailed | None = None
+
+    def driver_version(self) -> str:
+        return self.version
+
+    def fabric(self) -> list[FabricInfo]:
+        self.asked += 1
+        if self.hangs is not None:
+            self.hangs.wait(20)
+        if self.error is not None:
+            raise self.error
+        return self.gpus
+
+
+GPU = FabricInfo("GPU-1", COMPLETED, 0, bytes(range(16)), 3)
+CLIQUE = "00010203-0405-0607-0809-0a0b0c0d0e0f.3"
+
+
+async def test_the_clique_is_read_at_the_start_and_anew() -> None:
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml)
+    assert await owner.start() == owner.current == CLIQUE
+    nvml.gpus = []
+    assert await owner.refreshed() == owner.current == ""
+
+
+@pytest.mark.parametrize(
+    ("nvml", "word"),
+    [
+        (Fake("570.124.06", (GPU,)), "570.124.06"),
+        (Fake(gpus=(FabricInfo("GPU-1", 2),)), "refusing to start"),
+        (Fake(gpus=(GPU, FabricInfo("GPU-2", COMPLETED, 0, bytes(range(16)), 4))), "2 NVLink cliques"),
+    ],
+)
+async def test_a_node_that_does_not_fit_is_one_sentence(nvml: Fake, word: str) -> None:
+    with pytest.raises(Unfit, match=word):
+        await CliqueOwner(nvml).start()
+
+
+async def test_nvml_that_hangs_is_left_behind_and_the_loop_runs_on() -> None:
+    nvml = Fake(gpus=(GPU,))
+    nvml.hangs = threading.Event()
+    with pytest.raises(Unfit, match=r"no answer within 0\.1 s"):
+        await CliqueOwner(nvml, patience=0.1).start()
+    nvml.hangs.set()
+
+
+async def test_what_nvml_cannot_say_later_leaves_the_clique_as_it_was() -> None:
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml, patience=0.2)
+    await owner.start()
+    nvml.error = NvmlFailed("NVML: busy")
+    assert await owner.refreshed() == CLIQUE
+    nvml.error, nvml.hangs = None, threading.Event()
+    assert await owner.refreshed() == CLIQUE
+    nvml.hangs.set()
+
+
+async def test_a_fabric_that_breaks_later_is_no_clique() -> None:
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml)
+    await owner.start()
+    nvml.gpus = [FabricInfo("GPU-1", 2)]
+    assert await owner.refreshed() == ""
+
+
+async def test_callers_at_once_share_one_reading() -> None:
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml)
+    assert set(await asyncio.gather(*(owner.refreshed() for _ in range(10)))) == {CLIQUE}
+    assert nvml.asked == 1
+
+
+async def test_a_machine_without_nvml_is_one_sentence() -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        with pytest.raises(Unfit, match=r"NVML: .*is the NVIDIA driver installed"):
+            await CliqueOwner(Driver()).start()
+    else:
+        pytest.skip("this machine has NVML")
+
+
+async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
+    with pytest.raises(NvmlFailed, match=r"usr/lib64.*nvidiaDriverRoot"):
+        Driver(str(tmp_path)).driver_version()
+
+
+LIBRARY = r"""
+#include <string.h>
+typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } info_t;
+int nvmlInitWithFlags(unsigned f) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int e) { return "error"; }
+int nvmlSystemGetDriverVersion(char *o, unsigned n) { strcpy(o, "580.65.06"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return 0; }
+int nvmlDeviceGetUUID(void *h, char *o, unsigned n) { strcpy(o, (long)h == 1 ? "GPU-a" : "GPU-b"); return 0; }
+int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
+    if ((long)h == 2) return 3; /* not supported */
+    memset(o, 0, sizeof *o);
+    o->uuid[1] = 7; o->uuid[15] = 9; o->clique = 5; o->state = 3; /* a zero first: no string */
+    return 0;
+}
+"""
+ASK = "import sys; from preflight_computedomain.plugin.nvml import Driver; d = Driver(sys.argv[1]); print(d.driver_version(), d.fabric())"
+
+
+async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -> None:
+    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
+        pytest.skip("no C compiler for a library in NVML's place")
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "nvml.c").write_text(textwrap.dedent(LIBRARY))
+    made = tmp_path / "usr/lib64/libnvidia-ml.so.1"
+    name = "-Wl,-soname,libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", name, "-o", str(made), str(tmp_path / "nvml.c")], check=True)
+    done = subprocess.run([sys.executable, "-c", ASK, str(tmp_path)], capture_output=True, text=True, check=True)
+    cluster = bytes([0, 7, *[0] * 13, 9])
+    assert done.stdout.strip() == f"580.65.06 {[FabricInfo('GPU-a', 3, 0, cluster, 5), FabricInfo('GPU-b')]}"

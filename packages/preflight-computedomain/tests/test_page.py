@@ -1,0 +1,395 @@
+"""Calls of a kubelet, by the page that answers them: beside each other, late, cancelled, and against what does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from claimed import DOMAIN, Node, claim, config, parameters, ref, result, uid
+from preflight_computedomain.names import DRIVER, cdi_file, cdi_id
+from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED, Checkpoint, encode, entry_of
+from preflight_computedomain.plugin.metrics import Metrics
+from preflight_computedomain.plugin.page import Answer, Page, Times
+from preflight_computedomain.plugin.store import CHECKPOINT
+
+pytestmark = pytest.mark.anyio
+GIVEN = Answer(("channel",), "node-1", "channel-0", (cdi_id(uid(1)),))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    for number in range(1, 4):
+        made.cluster.add(ref(number))
+    return made
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def one(page: Page, number: int = 1) -> Answer:
+    return (await page.prepare([ref(number)]))[uid(number)]
+
+
+async def undo(page: Page, number: int = 1) -> Answer:
+    return (await page.unprepare([ref(number)]))[uid(number)]
+
+
+async def test_a_claim_is_prepared_by_one_get_and_one_list(node: Node) -> None:
+    page = node.page()
+    assert await one(page) == GIVEN
+    assert node.cluster.asked == ["get team-a/claim-1", "list team-a"]
+
+
+async def test_prepared_again_it_is_the_same_and_nothing_is_asked(node: Node) -> None:
+    page = node.page()
+    first = await one(page)
+    node.cluster.asked.clear()
+    node.cluster.down = True
+    assert await one(page) == first
+    assert await one(node.page()) == first  # by the next process, too
+    assert node.cluster.asked == []
+
+
+async def test_a_lost_or_altered_cdi_file_is_made_again(node: Node) -> None:
+    page = node.page()
+    await one(page)
+    good = node.files()
+    path = node.cdi / cdi_file(uid(1))
+    path.unlink()
+    assert await one(page) == GIVEN
+    assert node.files() == good
+    path.write_text("{}")
+    assert await one(page) == GIVEN
+    assert node.files() == good
+
+
+async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
+    page = node.page()
+    await one(page)
+    for _ in range(2):
+        assert await undo(page) == Answer()
+        assert (node.states(), node.files()) == ({}, {})
+
+
+async def test_unprepare_asks_the_api_server_nothing(node: Node) -> None:
+    page = node.page()
+    await one(page)
+    node.cluster.asked.clear()
+    await undo(page)
+    assert node.cluster.asked == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda node: node.cluster.claims.clear(), "deleted"),
+        (lambda node: node.cluster.known.clear(), "belongs to another namespace"),
+        (
+            lambda node: setattr(node.clique, "current", ""),
+            "requires an NVLink clique on this node, but NVML reports none",
+        ),
+        (
+            lambda node: node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])),
+            'got "All"',
+        ),
+        (lambda node: node.cluster.add(ref(1), claim(ref(1), [result("channel-1")])), "channel-1"),
+    ],
+)
+async def test_what_waiting_does_not_mend_is_answered_at_once_and_nothing_is_written(
+    node: Node, change: Callable[[Node], Any], reason: str
+) -> None:
+    change(node)
+    node.times = Times()  # of the real forty seconds
+    metrics = Metrics("node-1")
+    page = node.page(metrics)
+    async with asyncio.timeout(10):
+        answer = await one(page)
+    assert reason in answer.error
+    assert answer.error.startswith(f"{DRIVER}: team-a/claim-1: ")
+    assert answer.error.endswith(" (node node-1).")
+    assert list(node.folder.glob("checkpoint*")) == []
+    assert node.files() == {}
+    counted = [
+        one.value for one in next(iter(metrics.permanent_errors.collect())).samples if one.name.endswith("_total")
+    ]
+    assert counted == [1]
+
+
+async def test_a_clique_that_has_come_since_is_found_before_the_refusal(node: Node) -> None:
+    node.clique.current, node.clique.later = "", "cluster.1"
+    assert await one(node.page()) == GIVEN
+    assert node.clique.refreshes == 1
+
+
+async def test_a_second_claim_waits_and_is_refused_with_the_first_ones_name(node: Node) -> None:
+    page = node.page()
+    await one(page, 1)
+    answer = await one(page, 2)
+    assert f"channel 0 of this node is prepared for claim team-a/claim-1 ({uid(1)})" in answer.error
+    assert node.states() == {uid(1): COMPLETED}
+
+
+async def test_a_waiting_claim_gets_the_channel_when_it_is_freed(node: Node) -> None:
+    node.times = Times(call=30, answer=40)
+    page = node.page()
+    await one(page, 1)
+    waiting = asyncio.create_task(one(page, 2))
+    await until(lambda: node.cluster.asked.count("list team-a") == 2)
+    assert await undo(page, 1) == Answer()
+    async with asyncio.timeout(10):
+        assert (await waiting).error == ""
+    assert node.states() == {uid(2): COMPLETED}
+
+
+async def test_while_it_waits_for_the_channel_nothing_is_asked(node: Node) -> None:
+    page = node.page()
+    await one(page, 1)
+    node.cluster.asked.clear()
+    await one(page, 2)
+    assert node.cluster.asked == ["get team-a/claim-2", "list team-a"]
+
+
+async def test_every_claim_of_a_call_has_an_entry(node: Node) -> None:
+    page = node.page()
+    refs = [ref(number) for number in range(1, 201)]
+    answers = await page.prepare(refs)
+    assert set(answers) == {one.uid for one in refs}
+    assert sum(not answer.error for answer in answers.values()) == 1
+    assert await page.prepare([]) == {}
+    assert set(await page.unprepare(refs)) == set(answers)
+
+
+async def test_an_api_server_that_is_down_is_answered_in_time_with_its_cause(node: Node) -> None:
+    node.cluster.down = True
+    answer = await one(node.page())
+    assert "https://10.0.0.1: no answer" in answer.error
+
+
+async def test_an_api_server_that_never_answers_is_answered_in_time(node: Node) -> None:
+    async def never(namespace: str, name: str) -> None:
+        await asyncio.Event().wait()
+
+    node.cluster.claim = never  # type: ignore[method-assign]
+    answer = await one(node.page())
+    assert "has not answered in time" in answer.error
+
+
+async def test_an_api_server_that_comes_back_within_the_call_is_enough(node: Node) -> None:
+    node.times = Times(call=30, answer=40, first=0.01, longest=0.05)
+    node.cluster.down = True
+    task = asyncio.create_task(one(node.page()))
+    await until(lambda: len(node.cluster.asked) > 2)
+    node.cluster.down = False
+    assert await task == GIVEN
+
+
+async def test_a_lock_that_another_process_holds_is_named_and_blocks_nothing_else(node: Node) -> None:
+    page = node.page()
+    with node.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        answer = await one(page)
+        assert "another process has held the lock" in answer.error
+        assert (await undo(page)).error != ""
+    assert await one(page) == GIVEN
+
+
+async def test_a_disk_that_refuses_is_named(node: Node) -> None:
+    node.cdi.rmdir()
+    node.cdi.write_text("no folder")
+    page = node.page()
+    answer = await one(page)
+    assert "the node's disk refuses" in answer.error
+    assert str(node.cdi) in answer.error
+    node.cdi.unlink()
+    assert await one(page) == GIVEN
+
+
+async def test_the_same_claim_twice_at_once_is_prepared_once(node: Node) -> None:
+    page = node.page()
+    answers = await asyncio.gather(*(one(page) for _ in range(20)))
+    assert answers == [GIVEN] * 20
+    assert node.cluster.asked.count("get team-a/claim-1") == 1
+
+
+async def test_a_caller_that_goes_does_not_end_the_call_for_the_others(node: Node) -> None:
+    gate = held_back(node)
+    page = node.page()
+    first, second = asyncio.create_task(one(page)), asyncio.create_task(one(page))
+    await until(lambda: bool(node.cluster.asked))
+    first.cancel()
+    await asyncio.wait([first])
+    gate.set()
+    assert await second == GIVEN
+
+
+def held_back(node: Node) -> asyncio.Event:
+    """Lets the API server answer about claims only when it is set."""
+    gate, get = asyncio.Event(), node.cluster.claim
+
+    async def later(namespace: str, name: str) -> Any:
+        answer = await get(namespace, name)
+        await gate.wait()
+        return answer
+
+    node.cluster.claim = later  # type: ignore[method-assign]
+    return gate
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_prepare_that_waits_is_ended_by_unprepare(node: Node, cancelled: bool) -> None:
+    gate = held_back(node)
+    page = node.page()
+    late = asyncio.create_task(one(page))
+    await until(lambda: bool(node.cluster.asked))
+    if cancelled:
+        late.cancel()
+    assert await undo(page) == Answer()
+    gate.set()
+    await asyncio.wait([late])
+    if not cancelled:
+        assert "has unprepared the claim" in late.result().error
+    assert (node.states(), node.files()) == ({}, {})
+
+
+async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"rename {cdi_file(uid(1))}.tmp" and not reached.is_set():
+            reached.set()
+            gate.wait(20)
+
+    node.step = step
+    page = node.page()
+    late = asyncio.create_task(one(page))
+    await until(reached.is_set)
+    late.cancel()
+    undone = asyncio.create_task(undo(page))
+    await asyncio.sleep(0)
+    assert not undone.done()
+    gate.set()
+    assert await undone == Answer()
+    assert (node.states(), node.files()) == ({}, {})
+
+
+async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
+    page = node.page()
+    node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign, assignment]
+    for turn in range(1000):
+        late = asyncio.create_task(one(page))
+        for _ in range(turn % 13):
+            await asyncio.sleep(0)
+        late.cancel()
+        assert await undo(page) == Answer()
+        await asyncio.wait([late])
+    assert (node.states(), node.files()) == ({}, {})
+    assert await one(page, 2) != GIVEN
+    assert node.states() == {uid(2): COMPLETED}
+
+
+def slowly(get: Callable[[str, str], Awaitable[Any]]) -> Callable[[str, str], Coroutine[Any, Any, Any]]:
+    async def answer(namespace: str, name: str) -> Any:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await get(namespace, name)
+
+    return answer
+
+
+async def test_a_prepare_after_an_unprepare_waits_for_it(node: Node) -> None:
+    page = node.page()
+    await one(page)
+    results = await asyncio.gather(undo(page), one(page), undo(page), one(page))
+    assert [results[0], results[2]] == [Answer(), Answer()]
+    assert results[3] == GIVEN
+    assert node.states() == {uid(1): COMPLETED}
+
+
+async def test_a_disk_that_hangs_is_answered_and_goes_on(node: Node) -> None:
+    gate = threading.Event()
+    node.step = lambda word: None if not word.startswith("sync") else (gate.wait(20), None)[1]
+    node.times = Times(call=5, answer=1.5)
+    page = node.page()
+    answer = await one(page)
+    gate.set()
+    assert "has not finished writing" in answer.error
+    await until(lambda: node.states() == {uid(1): COMPLETED})
+    assert await one(page) == GIVEN
+
+
+async def test_an_error_of_our_own_is_answered_and_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(namespace: str, name: str) -> Any:
+        raise ZeroDivisionError
+
+    node.cluster.claim = broken  # type: ignore[method-assign]
+    assert "an error of the driver's own" in (await one(node.page())).error
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node: Node) -> None:
+    from preflight_computedomain.plugin.claims import Ref
+
+    bad = Ref("team-a", "../../../secrets", "u")
+    page = node.page()
+    assert "field name" in (await page.prepare([bad]))["u"].error
+    assert (await page.unprepare([bad]))["u"] == Answer()
+    assert node.cluster.asked == []
+
+
+async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_ones(node: Node) -> None:
+    page = node.page()
+    await one(page, 1)
+    entries = dict(node.store().entries())
+    for number in (2, 3):
+        entries[uid(number)] = entry_of(uid(number), STARTED, ("team-a", f"claim-{number}"))
+    (node.folder / CHECKPOINT).write_bytes(encode(Checkpoint(entries, "boot-1")))
+    node.cluster.claims.pop(("team-a", "claim-1"))
+    node.cluster.claims.pop(("team-a", "claim-2"))
+    assert await page.sweep() == (ref(1),)
+    assert node.states() == {uid(1): COMPLETED, uid(3): STARTED}
+
+
+async def test_nothing_of_the_disk_blocks_the_loop(node: Node) -> None:
+    page = node.page()
+    await one(page)
+    with blockbuster_ctx():
+        await undo(page)
+        assert await one(page) == GIVEN
+
+
+async def test_a_start_takes_over_and_counts(node: Node) -> None:
+    await one(node.page())
+    metrics = Metrics("node-1")
+    await node.page(metrics).start()
+    assert (
+        metrics.registry.get_sample_value(
+            "nvidia_dra_prepared_devices", {"node": "node-1", "driver": DRIVER, "device_type": "channel"}
+        )
+        == 1
+    )
+
+
+async def test_a_stop_ends_what_waits(node: Node) -> None:
+    node.times = Times()
+    page = node.page()
+    await one(page)
+    waiting = asyncio.create_task(one(page, 2))
+    await until(lambda: node.cluster.asked.count("list team-a") == 2)
+    async with asyncio.timeout(10):
+        await page.stop(5)
+        assert (await waiting).error
+
+
+async def test_the_domain_is_kept_with_the_devices(node: Node) -> None:
+    await one(node.page())
+    assert DOMAIN.encode() in node.store().entries()[uid(1)].devices

@@ -1,0 +1,288 @@
+"""The two sockets, with Google's gRPC and messages as the kubelet's side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import pytest
+from claimed import Node, claim, config, parameters, ref, uid
+from kubelet import Kubelet, connection
+from preflight_computedomain.names import DRIVER, cdi_id
+from preflight_computedomain.plugin.checkpoint import COMPLETED
+from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.facts import Unfit
+from preflight_computedomain.plugin.metrics import Metrics
+from preflight_computedomain.plugin.page import Times
+from preflight_computedomain.plugin.serving import Serving
+
+pytestmark = pytest.mark.anyio
+VERSIONS = ("v1", "v1beta1")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+class World:
+    """A node with its plugin, and a kubelet."""
+
+    def __init__(self, root: Path, google: dict[str, ModuleType]) -> None:
+        self.node = Node(root)
+        for number in range(1, 4):
+            self.node.cluster.add(ref(number))
+        self.registry = root / "registry"
+        self.registry.mkdir()
+        self.kubelet = Kubelet(self.registry, google)
+        self.metrics = Metrics("node-1")
+
+    async def begin(self, *, look: float = 0.05, again: float = 0.1) -> None:
+        self.page = self.node.page(self.metrics)
+        await self.page.start()
+        self.serving = Serving(self.page, self.metrics, self.registry, self.node.folder, look=look, again=again)
+        await self.serving.start()
+        self.watching = asyncio.create_task(self.serving.watch())
+
+    async def end(self) -> None:
+        self.watching.cancel()
+        await asyncio.wait([self.watching])
+        await self.page.stop(5)
+        await self.serving.stop(1)
+
+
+@pytest.fixture
+async def world(short: Path, google: dict[str, ModuleType]) -> AsyncIterator[World]:
+    made = World(short, google)
+    await made.begin()
+    yield made
+    await made.end()
+
+
+async def test_the_kubelet_learns_type_name_endpoint_and_both_versions(world: World) -> None:
+    info = await world.kubelet.register()
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert info.endpoint == str(world.node.folder / "dra.sock")
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert world.serving.registration.registered
+    assert (world.registry / f"{DRIVER}-reg.sock").is_socket()
+    assert stat.S_IMODE(world.node.folder.stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_claim_is_prepared_twice_alike_and_unprepared(world: World, version: str) -> None:
+    await world.kubelet.register()
+    for _ in range(2):
+        answer = await world.kubelet.prepare([ref(1)], version)
+        assert list(answer) == [uid(1)]
+        assert answer[uid(1)].error == ""
+        (device,) = answer[uid(1)].devices
+        assert (list(device.request_names), device.pool_name, device.device_name) == (
+            ["channel"],
+            "node-1",
+            "channel-0",
+        )
+        assert list(device.cdi_device_ids) == [cdi_id(uid(1))]
+        assert not device.HasField("share_id")
+    gone = await world.kubelet.unprepare([ref(1)], version)
+    assert (list(gone), gone[uid(1)].error) == ([uid(1)], "")
+    assert (world.node.states(), world.node.files()) == ({}, {})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_claim_has_an_entry_also_an_empty_one(world: World, version: str) -> None:
+    await world.kubelet.register()
+    refs = [ref(number) for number in range(1, 201)]
+    answer = await world.kubelet.prepare(refs, version)
+    assert set(answer) == {one.uid for one in refs}
+    assert sum(not one.error for one in answer.values()) == 1
+    gone = await world.kubelet.unprepare(refs, version)
+    assert {key: one.error for key, one in gone.items()} == dict.fromkeys(answer, "")
+    assert len(await world.kubelet.prepare([], version)) == 0
+
+
+async def test_a_refusal_is_one_sentence_in_its_entry(world: World) -> None:
+    await world.kubelet.register()
+    world.node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))]))
+    entry = (await world.kubelet.prepare([ref(1)]))[uid(1)]
+    assert entry.error.startswith(f"{DRIVER}: team-a/claim-1: host-managed IMEX supports only allocationMode")
+    assert len(entry.devices) == 0
+
+
+async def test_names_that_no_claim_has_are_answered(world: World) -> None:
+    await world.kubelet.register()
+    long = ".".join(["a" * 63] * 3 + ["b" * 61])
+    odd = [
+        Ref("team-a", "x/../y", "u-1"),
+        Ref("", "", "u-2"),
+        Ref("team-a", long, "u-3"),
+        Ref("team-a", "e\u0301✓", "✓"),
+    ]
+    answer = await world.kubelet.prepare(odd)
+    assert set(answer) == {"u-1", "u-2", "u-3", "✓"}
+    assert all(entry.error for entry in answer.values())
+
+
+async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(world: World) -> None:
+    world.node.times = Times()
+    await world.end()
+    await world.begin()
+    await world.kubelet.register()
+    world.node.cluster.down = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await world.kubelet.prepare([ref(1)], timeout=0.3)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (await world.kubelet.unprepare([ref(1)]))[uid(1)].error == ""
+    world.node.cluster.down = False
+    asked = len(world.node.cluster.asked)
+    assert (await world.kubelet.prepare([ref(2)]))[uid(2)].error == ""
+    assert world.node.states() == {uid(2): COMPLETED}
+    assert world.node.cluster.asked[asked:] == ["get team-a/claim-2", "list team-a"]
+
+
+async def test_the_health_stream_of_newer_kubelets_is_unimplemented_and_no_error_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.kubelet.register()
+    async with connection(world.kubelet.endpoint) as channel:
+        stream: Any = channel.unary_stream("/v1alpha1.DRAResourceHealth/NodeWatchResources")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream(b"", timeout=10).read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served(world: World) -> None:
+    await world.kubelet.register()
+    method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+    async with connection(world.kubelet.endpoint) as channel:
+        for data in (b"\xff\xff\xff", b"\x0a\x05\x0a\x7f", b"\x0a\x03\x0a\x01\xff"):
+            call: Any = channel.unary_unary(method)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(data, timeout=10)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+
+
+async def test_sockets_of_a_process_that_was_killed_are_in_nobodys_way(
+    short: Path, google: dict[str, ModuleType]
+) -> None:
+    world = World(short, google)
+    for path in (world.node.folder / "dra.sock", world.registry / f"{DRIVER}-reg.sock"):
+        with socket.socket(socket.AF_UNIX) as old:
+            old.bind(str(path))
+    await world.begin()
+    try:
+        assert (await world.kubelet.register()).name == DRIVER
+        assert await world.serving.alive()
+    finally:
+        await world.end()
+
+
+@pytest.mark.parametrize("which", ["dra.sock", "reg.sock"])
+async def test_a_socket_whose_file_is_removed_is_made_again(world: World, which: str) -> None:
+    await world.kubelet.register()
+    path = world.node.folder / which if which == "dra.sock" else world.registry / f"{DRIVER}-{which}"
+    path.unlink()
+    await until(path.is_socket)
+    await world.kubelet.register()
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+    assert await world.serving.alive()
+
+
+async def test_it_is_not_alive_while_a_socket_is_missing(short: Path, google: dict[str, ModuleType]) -> None:
+    world = World(short, google)
+    await world.begin(look=3600)
+    try:
+        assert await world.serving.alive()
+        (world.node.folder / "dra.sock").unlink()
+        assert not await world.serving.alive()
+    finally:
+        await world.end()
+
+
+async def test_a_plugin_that_stops_leaves_the_sockets_of_the_one_that_follows(world: World) -> None:
+    old = world.serving
+    world.watching.cancel()
+    await world.begin()
+    await old.stop(0)
+    await world.kubelet.register()
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+
+
+async def test_a_refused_registration_is_logged_and_tried_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    path = world.registry / f"{DRIVER}-reg.sock"
+    first = path.stat().st_ino, path.stat().st_mtime_ns
+    await world.kubelet.register(error="no such\nversion")
+    assert not world.serving.registration.registered
+    assert "the kubelet refuses the plugin: no such" in caplog.text
+    await until(lambda: path.is_socket() and (path.stat().st_ino, path.stat().st_mtime_ns) != first)
+    await world.kubelet.register()
+    assert world.serving.registration.registered
+
+
+async def test_a_restarted_plugin_gives_the_same_devices(world: World) -> None:
+    await world.kubelet.register()
+    before = (await world.kubelet.prepare([ref(1)]))[uid(1)]
+    await world.end()
+    assert not list(world.registry.iterdir())
+    await world.begin()
+    await world.kubelet.register()
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)] == before
+
+
+async def test_two_plugins_that_overlap_on_a_node_give_the_channel_once(world: World) -> None:
+    other = world.node.page()
+    await world.kubelet.register()
+    answers = await asyncio.gather(
+        *(other.prepare([ref(number)]) for number in (1, 3)), world.kubelet.prepare([ref(2)]), return_exceptions=True
+    )
+    assert len(answers) == 3
+    assert list(world.node.states().values()).count(COMPLETED) == 1
+
+
+async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(world: World) -> None:
+    await world.kubelet.register()
+    reached, gate, get = asyncio.Event(), asyncio.Event(), world.node.cluster.claim
+
+    async def later(namespace: str, name: str) -> Any:
+        reached.set()
+        await gate.wait()
+        return await get(namespace, name)
+
+    world.node.cluster.claim = later  # type: ignore[method-assign]
+    call = asyncio.create_task(world.kubelet.prepare([ref(1)]))
+    await reached.wait()
+    stopping = asyncio.create_task(world.serving.stop(20))
+    await until(lambda: not list(world.registry.iterdir()))
+    assert not call.done()
+    gate.set()
+    assert (await call)[uid(1)].error == ""
+    await stopping
+
+
+async def test_a_missing_registry_is_one_sentence(short: Path, google: dict[str, ModuleType]) -> None:
+    world = World(short, google)
+    world.registry.rmdir()
+    with pytest.raises(Unfit, match="plugins_registry"):
+        await Serving(world.node.page(), world.metrics, world.registry, world.node.folder).start()
+
+
+async def test_calls_are_counted_from_the_start(world: World) -> None:
+    def total(operation: str) -> float | None:
+        return world.metrics.registry.get_sample_value(
+            "nvidia_dra_requests_total", {"driver": DRIVER, "operation": operation}
+        )
+
+    assert total("NodeUnprepareResources") == 0
+    await world.kubelet.register()
+    await world.kubelet.prepare([ref(1)])
+    assert total("NodePrepareResources") == 1

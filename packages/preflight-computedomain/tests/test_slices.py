@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_computedomain.names import slice_name
+from preflight_computedomain.objects import Slice
+from preflight_computedomain.plugin.slices import body, wanted
+
+GOOD = body("node-1", "uid-1", 4, "77")
+
+
+def found(made: dict[str, Any]) -> Slice:
+    return msgspec.json.decode(json.dumps(made).encode(), type=Slice)
+
+
+def test_the_slice_has_channel_0_and_nothing_else() -> None:
+    spec = GOOD["spec"]
+    assert spec["devices"] == [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}]
+    assert (spec["nodeName"], spec["pool"]["name"], spec["pool"]["resourceSliceCount"]) == ("node-1", "node-1", 1)
+    assert GOOD["metadata"]["name"] == "node-1-compute-domain.nvidia.com"
+
+
+def test_none_is_made_and_a_good_one_is_left_alone() -> None:
+    assert wanted("node-1", "uid-1", None) == body("node-1", "uid-1")
+    assert wanted("node-1", "uid-1", found(GOOD)) is None
+
+
+CHANGES: list[tuple[str, Any]] = [
+    ("nodeName", "node-2"),
+    ("allNodes", True),
+    ("perDeviceNodeSelection", True),
+    ("nodeSelector", {"nodeSelectorTerms": []}),
+    ("devices", []),
+    ("devices", [*GOOD["spec"]["devices"], {"name": "daemon-0"}]),
+    ("devices", [{**GOOD["spec"]["devices"][0], "taints": [{"key": "x", "effect": "NoSchedule"}]}]),
+    ("devices", [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 1}}}]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), CHANGES)
+def test_one_that_was_altered_is_put_right_with_the_next_generation(field: str, value: Any) -> None:
+    bad = copy.deepcopy(GOOD)
+    bad["spec"][field] = value
+    assert wanted("node-1", "uid-1", found(bad)) == body("node-1", "uid-1", 5, "77")
+
+
+def test_one_of_a_node_that_was_made_anew_gets_its_owner_and_keeps_its_generation() -> None:
+    assert wanted("node-1", "uid-2", found(GOOD)) == body("node-1", "uid-2", 4, "77")
+
+
+@given(
+    st.from_regex(
+        r"[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,4}", fullmatch=True
+    ).filter(lambda one: len(one) <= 253)
+)
+def test_a_slices_name_is_a_name_whatever_the_nodes_is(node: str) -> None:
+    from preflight_computedomain.names import fits_as_name
+
+    assert fits_as_name(slice_name(node))
+
+
+def test_long_names_of_two_nodes_are_two() -> None:
+    one, two = ("a" * 63 + ".") * 3 + "b" * 60 + "1", ("a" * 63 + ".") * 3 + "b" * 60 + "2"
+    assert slice_name(one) != slice_name(two)

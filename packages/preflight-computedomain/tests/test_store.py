@@ -1,0 +1,325 @@
+"""What is on the disk, whenever the process ends."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from claimed import CLIQUE, DOMAIN, FACTS, Node, ref, uid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_computedomain.names import cdi_file
+from preflight_computedomain.plugin.cdi import document
+from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED, Checkpoint, completed, encode, entry_of
+from preflight_computedomain.plugin.claims import Refusal, Request
+from preflight_computedomain.plugin.decide import Done
+from preflight_computedomain.plugin.store import CHECKPOINT
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Steps:
+    """Ends the process at step ``at`` of those that follow; without it, counts them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.left, self.words = at, list[str]()
+
+    def __call__(self, word: str) -> None:
+        self.words.append(word)
+        if self.left is not None:
+            if self.left == 0:
+                raise Killed(word)
+            self.left -= 1
+
+
+def request(number: int = 1) -> Request:
+    return Request(ref(number), "channel", DOMAIN, b'{"allocation":{}}')
+
+
+def prepare(node: Node, number: int = 1) -> Done | Refusal:
+    return node.store().prepare(request(number), {DOMAIN}, CLIQUE)
+
+
+def consistent(node: Node) -> None:
+    """What must hold after every start."""
+    entries = node.store().entries()
+    done = {key for key, one in entries.items() if one.state == COMPLETED}
+    assert len(done) <= 1
+    assert node.files() == {cdi_file(key): document(key, node.facts.major) for key in done}
+
+
+def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> None:
+    node = Node(tmp_path, step=(steps := Steps()))
+    assert isinstance(prepare(node), Done)
+    renames = [word for word in steps.words if word.startswith("rename")]
+    assert renames == [f"rename {CHECKPOINT}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"]
+    assert node.states() == {uid(1): COMPLETED}
+    consistent(node)
+
+
+def test_no_name_of_an_unfinished_file_ends_in_json(tmp_path: Path) -> None:
+    node = Node(tmp_path, step=(steps := Steps()))
+    prepare(node)
+    assert all(not word.split()[1].endswith(".json") for word in steps.words if word.split()[0] == "write")
+
+
+def test_the_runtime_may_read_the_cdi_file_and_nobody_else_the_checkpoint(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    assert stat.S_IMODE((node.cdi / cdi_file(uid(1))).stat().st_mode) & 0o400
+    assert stat.S_IMODE((node.folder / CHECKPOINT).stat().st_mode) == 0o600
+
+
+def test_unprepare_removes_the_file_before_the_entry(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    node.step = steps = Steps()
+    assert node.store().unprepare(uid(1))
+    assert steps.words[0] == f"remove {cdi_file(uid(1))}"
+    assert (node.states(), node.files()) == ({}, {})
+
+
+def test_unprepare_of_what_is_not_there_succeeds_and_writes_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert not node.store().unprepare(uid(1))
+    assert not (node.folder / CHECKPOINT).exists()
+
+
+PREPARE_STEPS = 15
+UNPREPARE_STEPS = 8
+
+
+def test_the_steps_below_are_all_there_are(tmp_path: Path) -> None:
+    node = Node(tmp_path, step=(steps := Steps()))
+    prepare(node)
+    assert len(steps.words) == PREPARE_STEPS
+    node.step = steps = Steps()
+    node.store().unprepare(uid(1))
+    assert len(steps.words) == UNPREPARE_STEPS
+
+
+@pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
+@pytest.mark.parametrize("at", range(PREPARE_STEPS))
+def test_killed_in_prepare_the_next_call_ends_as_if_nothing_had_happened(tmp_path: Path, at: int, next_: str) -> None:
+    node = Node(tmp_path, step=Steps(at))
+    with pytest.raises(Killed):
+        prepare(node)
+    finish(node, next_)
+
+
+@pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
+@pytest.mark.parametrize("at", range(UNPREPARE_STEPS))
+def test_killed_in_unprepare_the_next_call_ends_as_if_nothing_had_happened(tmp_path: Path, at: int, next_: str) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    node.step = Steps(at)
+    with pytest.raises(Killed):
+        node.store().unprepare(uid(1))
+    finish(node, next_)
+
+
+def finish(node: Node, next_: str) -> None:
+    node.step = lambda _: None
+    node.store().start()
+    consistent(node)
+    if next_ == "prepare":
+        assert isinstance(prepare(node), Done)
+        assert node.states() == {uid(1): COMPLETED}
+    else:
+        node.store().unprepare(uid(1))
+        assert node.states() == {}
+        if next_ == "another claim":
+            assert isinstance(prepare(node, 2), Done)
+            assert node.states() == {uid(2): COMPLETED}
+    consistent(node)
+    assert not (node.folder / f"{CHECKPOINT}.tmp").exists()
+
+
+KILLED = textwrap.dedent("""
+    import os, signal, sys
+    from pathlib import Path
+    from test_store import Node, prepare, uid
+    root, word, what = sys.argv[1:]
+    def step(said):
+        if said == word:
+            os.kill(os.getpid(), signal.SIGKILL)
+    node = Node(Path(root), step=step)
+    prepare(node) if what == "prepare" else node.store().unprepare(uid(1))
+""")
+
+
+@pytest.mark.parametrize(
+    "word", [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"]
+)
+def test_a_process_that_is_killed_leaves_what_a_start_mends(tmp_path: Path, word: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"], cwd=Path(__file__).parent, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    finish(Node(tmp_path), "prepare")
+
+
+def test_a_killed_unprepare_leaves_what_a_start_mends(tmp_path: Path) -> None:
+    prepare(Node(tmp_path))
+    word = f"write {CHECKPOINT}.tmp"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"], cwd=Path(__file__).parent, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert Node(tmp_path).states() == {uid(1): COMPLETED}
+    finish(Node(tmp_path), "unprepare")
+
+
+OPERATION = st.tuples(
+    st.sampled_from(["prepare", "prepare", "unprepare", "restart", "reboot", "file lost"]),
+    st.integers(1, 3),
+    st.none() | st.integers(0, PREPARE_STEPS),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(OPERATION, max_size=12))
+def test_never_two_prepared_claims_and_never_a_file_without_one(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, int | None]]
+) -> None:
+    node = Node(tmp_path_factory.mktemp("node"))
+    node.store().start()
+    boots = 1
+    for what, number, kill in operations:
+        node.step = Steps(kill)
+        try:
+            if what == "prepare":
+                prepare(node, number)
+            elif what == "unprepare":
+                node.store().unprepare(uid(number))
+                assert uid(number) not in node.states()
+                assert cdi_file(uid(number)) not in node.files()
+            elif what == "reboot":
+                boots += 1
+                node.facts = replace(FACTS, boot=f"boot-{boots}")
+                for path in node.cdi.iterdir():
+                    path.unlink()
+                raise Killed
+            elif what == "file lost":
+                (node.cdi / cdi_file(uid(number))).unlink(missing_ok=True)
+                raise Killed
+            else:
+                raise Killed
+        except Killed:
+            node.step = lambda _: None
+            node.store().start()
+            consistent(node)
+        assert sum(state == COMPLETED for state in node.states().values()) <= 1
+    node.step = lambda _: None
+    node.store().start()
+    consistent(node)
+    assert node.store().corrupt == 0
+
+
+def test_another_boot_drops_all_claims_and_their_files(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    node.facts = replace(FACTS, boot="boot-2")
+    node.store().start()
+    assert (node.states(), node.files()) == ({}, {})
+
+
+def test_a_checkpoint_without_a_boot_is_taken_over(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    devices = completed("channel", "node-1", uid(1), DOMAIN)
+    old = Checkpoint({uid(1): entry_of(uid(1), COMPLETED, devices=devices)})
+    (node.folder / CHECKPOINT).write_bytes(encode(old))
+    node.store().start()
+    assert node.states() == {uid(1): COMPLETED}
+    consistent(node)
+
+
+def test_a_driver_with_another_major_gets_its_files_made_anew(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    node.facts = replace(FACTS, major=240)
+    node.store().start()
+    assert b'"major":240' in node.files()[cdi_file(uid(1))]
+
+
+def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for name in ("nvidia.yaml", "k8s.gpu.nvidia.com-claim_x.json"):
+        (node.cdi / name).write_text("theirs")
+    (node.cdi / f"{cdi_file('gone')}.tmp").write_text("half")
+    (node.cdi / cdi_file("gone")).write_text("old")
+    node.store().start()
+    assert sorted(node.files()) == ["k8s.gpu.nvidia.com-claim_x.json", "nvidia.yaml"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"checksum":1,"v1":{}}', b"\xff" * 100])
+def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(tmp_path: Path, content: bytes) -> None:
+    node = Node(tmp_path)
+    (node.folder / CHECKPOINT).write_bytes(content)
+    (node.cdi / cdi_file(uid(9))).write_text("of a claim that nobody knows any more")
+    store = node.store()
+    store.start()
+    assert store.corrupt == 1
+    assert [path.read_bytes() for path in node.folder.glob(f"{CHECKPOINT}.corrupt-*")] == [content]
+    assert (node.states(), node.files()) == ({}, {})
+    assert isinstance(prepare(node), Done)
+
+
+def test_a_checkpoint_that_becomes_corrupt_while_running_costs_no_claim(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    store = node.store()
+    store.prepare(request(), {DOMAIN}, CLIQUE)
+    (node.folder / CHECKPOINT).write_bytes(b"{")
+    said = store.prepare(request(2), {DOMAIN}, CLIQUE)
+    assert isinstance(said, Refusal)
+    assert said.reason == "channel-in-use"
+    assert node.states() == {uid(1): COMPLETED}
+
+
+def test_what_another_process_wrote_is_seen(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    one, other = node.store(), node.store()
+    one.prepare(request(1), {DOMAIN}, CLIQUE)
+    said = other.prepare(request(2), {DOMAIN}, CLIQUE)
+    assert isinstance(said, Refusal)
+    one.unprepare(uid(1))
+    assert isinstance(other.prepare(request(2), {DOMAIN}, CLIQUE), Done)
+    assert set(one.entries()) == {uid(2)}
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Node]:
+    """A node whose CDI folder takes no file."""
+    node = Node(tmp_path)
+    node.cdi.rmdir()
+    node.cdi.write_text("a file where the folder should be")
+    yield node
+    with suppress(OSError):
+        node.cdi.unlink()
+
+
+def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undone(full: Node) -> None:
+    with pytest.raises(OSError, match="cdi"):
+        prepare(full)
+    assert full.states() == {uid(1): STARTED}
+    full.cdi.unlink()
+    full.cdi.mkdir()
+    full.store().start()
+    assert isinstance(prepare(full), Done)
+
+
+def test_a_uid_that_can_name_no_file_is_never_a_path(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (tmp_path / "victim.json").write_text("theirs")
+    assert not node.store().unprepare("/../../victim")
+    assert (tmp_path / "victim.json").exists()
