@@ -19,11 +19,12 @@ What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), an
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from preflight_proto.history import Past, Sighting, Spell, Usual
 
 from . import rounds, score, table, two
-from .evidence import BAD, Evidence, weigh
+from .evidence import BAD, Evidence, Map, weigh
 from .model import (
     HAIRPINS,
     MAX_ROUNDS,
@@ -143,8 +144,10 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle, or where too few are
     known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
+    # Two matchings that follow each other are of one ring, even where the first one shows that labels lie: else pairs would meet twice.
+    before = Map(replace(state, rounds=()))
     if done < 2:
-        return rounds.match(state, evidence.map, done)
+        return rounds.match(state, before, done)
     if len(state.rounds) > done:
         return None
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
@@ -152,7 +155,7 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
     if done < 4 and not evidence.suspects:
-        return rounds.within(state, evidence.map, done - 2)
+        return rounds.within(state, before, done - 2)
     return None
 
 
@@ -199,10 +202,15 @@ def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
 
 def _later(state: State, evidence: Evidence, step: Round, now: float | None, until: float | None) -> Round:
     """From the second confirmation on, every round sees another moment than the first bad edge of each suspect."""
-    slow = {one: [e.at for e in edges if e.status is Status.OK] for one, edges in evidence.against.items()}
-    first = max((min(times) for times in slow.values() if times), default=None)
-    if first is None:
+    slow: dict[int, float] = {}
+    for edge in evidence.edges:
+        if edge.grade is Grade.BAD and edge.status is Status.OK:
+            # Whoever is a suspect's partner may be known good later, and its edge evidence then.
+            for one in evidence.suspect_set & {edge.a, edge.b}:
+                slow[one] = min(edge.at, slow.get(one, edge.at))
+    if not slow:
         return step
+    first = max(slow.values())
     moment = state.rounds[-1].at if now is None else now
     wait = max(0.0, first + score.APART - moment)
     return step if until is not None and moment + wait > until else step._replace(wait=wait)

@@ -79,8 +79,10 @@ class Evidence:
         if (share := _drifted(rows)) < 1:
             rows = [self._regraded(row, share) for row in rows]
         elif _disturbed(rows):
-            self.void_rounds.add(number)
-            rows = [row._replace(dropped=True, grade=Grade.NONE) for row in rows]
+            least = _least(rows)
+            rows = [self._below(row, least) for row in rows]
+            if any(row.dropped for row in rows if row.role is not Role.CONTROL):
+                self.void_rounds.add(number)
         self.edges += rows
 
     def _regraded(self, row: Measured, share: float) -> Measured:
@@ -90,6 +92,15 @@ class Evidence:
             return row
         now = Reference(share * reference.gbps, reference.bad)
         return row._replace(reference=now.gbps, grade=now.grade(row.gbps))
+
+    def _below(self, row: Measured, share: float) -> Measured:
+        """In a disturbed round: bad if it is so even against the slowest control, else without a word."""
+        reference = self.references.of(self.map.edge_class(row.a, row.b))
+        if row.role is Role.CONTROL or row.status is not Status.OK or reference is None or share <= 0:
+            return row._replace(dropped=True, grade=Grade.NONE)
+        now = Reference(share * reference.gbps, reference.bad)
+        bad = now.grade(row.gbps) is Grade.BAD
+        return row._replace(reference=now.gbps, grade=Grade.BAD) if bad else row._replace(dropped=True, grade=Grade.NONE)
 
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
@@ -314,6 +325,16 @@ def _disturbed(rows: list[Measured]) -> bool:
     )
     # Of an even number the better middle one: a single dip among two controls disturbs nothing.
     return bool(controls) and controls[len(controls) // 2] < GOOD
+
+
+def _least(rows: list[Measured]) -> float:
+    """The share of normal that the slowest of two or more controls reached; 0 where there are fewer, or one broke."""
+    shares = [
+        row.gbps / row.reference if row.status is Status.OK else 0.0
+        for row in rows
+        if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
+    ]
+    return min(shares) if len(shares) > 1 else 0.0
 
 
 def _drifted(rows: list[Measured]) -> float:
