@@ -111,7 +111,7 @@ class Evidence:
         lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
         depressed = self.references.depressed
         met: dict[Pair, int] = {}
-        witnessed: set[EdgeClass] = set()
+        witnessed: dict[EdgeClass, float] = {}
         for edge, key in zip(self.edges, self._classes, strict=True):
             grade, a, b = edge.grade, edge.a, edge.b
             if edge.status is not Status.VOID:
@@ -122,20 +122,34 @@ class Evidence:
             if grade is not _GOOD:
                 mark[a] = mark[b] = 1
                 continue
-            witnessed.add(key)
+            witnessed[key] = max(edge.gbps, witnessed.get(key, 0.0))
             for one in (a, b):
-                if key[0] == key[1] or self._tells(one, edge):
+                if self.tells(one, key):
                     mark[one] = 1
         self.met = Counter(met)
-        self.witnessed = witnessed
+        self._witnessed = witnessed
         self.strong = good
         self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
         self._accuse(bad, grey)
 
-    def _tells(self, one: int, edge: Measured) -> bool:
-        """Whether a good edge with another kind of node shows that this end is good: not where the other kind is what limits it."""
-        own = self.references.of_kind(self.map.kind[one])
-        return own is None or edge.reference >= GOOD * own.gbps
+    def tells(self, one: int, key: EdgeClass) -> bool:
+        """Whether a good edge of this class shows that this end is good: not where the other end's kind is what limits it."""
+        if key[0] == key[1]:
+            return True
+        own, reference = self.references.of_kind(self.map.kind[one]), self.references.of(key)
+        return own is None or reference is None or reference.gbps >= GOOD * own.gbps
+
+    def witnessed(self, key: EdgeClass) -> bool:
+        """Whether an edge of this class was good; or, between nodes of one kind, whether a path of its relation carried as much for others,
+        and nodes of that kind are good with each other elsewhere."""
+        if key in self._witnessed:
+            return True
+        kind, other, relation = key
+        reference = self.references.of(key)
+        if kind != other or reference is None or all((a, b) != (kind, kind) for a, b, _ in self._witnessed):
+            return False
+        most = max((gbps for (_, _, where), gbps in self._witnessed.items() if where == relation), default=0.0)
+        return most >= GOOD * reference.gbps
 
     def _accuse(self, bad: bytearray, grey: bytearray) -> None:
         """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
@@ -145,7 +159,7 @@ class Evidence:
         for edge in accusing:
             bad[edge.a] = bad[edge.b] = 1
         accusing = self._unexplained(accusing)
-        self.judged = bool(self.witnessed or accusing or any(grey))
+        self.judged = bool(self._witnessed or accusing or any(grey))
         self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
         self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
         self.suspect_set = frozenset(self.suspects)
@@ -156,7 +170,7 @@ class Evidence:
             trusted = good if key in self.references.depressed else strong
             if good[edge.a] and good[edge.b]:
                 self.among_good[edge.a, edge.b].append(edge)
-            elif key in self.witnessed:
+            elif self.witnessed(key):
                 # Like with like: where no edge of a class was ever good, the class may be slow, not the end.
                 if trusted[edge.a] and not good[edge.b]:
                     self.against[edge.b].append(edge)
@@ -173,6 +187,16 @@ class Evidence:
         self.shaded = found.victims
         self.edges = [e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges]
         return [e for e in accusing if e not in found.edges]
+
+    @cached_property
+    def unwitnessed(self) -> list[EdgeClass]:
+        """Classes in which a suspect has a bad edge with a known-good endpoint that accuses nobody, for none of them was good."""
+        found = dict.fromkeys(
+            key
+            for edge, key in zip(self.edges, self._classes, strict=True)
+            if edge.grade is _BAD and self.strong[edge.a] != self.strong[edge.b] and not self.witnessed(key)
+        )
+        return list(found)
 
     def _confirmations(self) -> None:
         self.confirmed: dict[int, int] = defaultdict(int)
@@ -328,13 +352,13 @@ def _disturbed(rows: list[Measured]) -> bool:
 
 
 def _least(rows: list[Measured]) -> float:
-    """The share of normal that the slowest of two or more controls reached; 0 where there are fewer, or one broke."""
+    """The share of normal that the slowest control reached; 0 where one broke, or where a single one was slower than drift explains."""
     shares = [
         row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
         if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     ]
-    return min(shares) if len(shares) > 1 else 0.0
+    return min(shares) if len(shares) > 1 or (shares and shares[0] >= DRIFT) else 0.0
 
 
 def _drifted(rows: list[Measured]) -> float:
