@@ -6,7 +6,7 @@ is told from its victims only by a round in which it takes no part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -16,6 +16,9 @@ __all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "shadowed", "t
 
 ALIKE = 0.08
 """Shares of normal that differ by less (natural logarithm) may have one cause."""
+
+VICTIMS = 3
+"""So many victims that are good to themselves beside culprits show that pause frames do not reach hairpins, where no label says who stands where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,11 @@ def shadowed(
     """
     present = _present(rounds)
     bad: dict[int, set[int]] = {}
-    good: set[int] = set()
+    good: dict[int, set[int]] = {}
     for row in rows:
-        if row.grade is Grade.BAD:
-            bad.setdefault(row.a, set()).add(row.round)
-        elif row.grade is Grade.GOOD:
-            good.add(row.a)
-    relieved = good & set(bad) & set(suspects)
+        if row.grade in {Grade.BAD, Grade.GOOD}:
+            (bad if row.grade is Grade.BAD else good).setdefault(row.a, set()).add(row.round)
+    relieved = set(good) & set(bad) & set(suspects)
     found = set()
     for one in suspects:
         others = [o for o in suspects if o != one and o in bad and together(domain, one, o)]
@@ -104,13 +105,23 @@ def shadowed(
             if not any(all(other not in present[number] for other in others) for number in mine):
                 found.add(one)
             continue
-        if any(domain[one] == domain[other] >= 0 for other in good & set(victims)):
+        if any(domain[one] == domain[other] >= 0 for other in set(good) & set(victims)):
+            continue
+        if domain[one] < 0 and _untouched(victims, good, bad, lambda number: all(o in present[number] for o in (one, *others))):
             continue
         beside = [other for other in others if all(other in present[number] for number in mine)]
         like = [other for other in beside if alike(shares[one], shares[other])]
         if beside and (len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))):
             found.add(one)
     return found
+
+
+def _untouched(
+    victims: Collection[int], good: dict[int, set[int]], bad: dict[int, set[int]], beside: Callable[[int], bool]
+) -> bool:
+    """Whether pause frames do not reach hairpins here: some victims were good to themselves beside those that may send them, and none was bad."""
+    fine = [one for one in victims if any(beside(number) for number in good.get(one, ()))]
+    return len(fine) >= VICTIMS and not any(one in bad for one in victims)
 
 
 def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:
