@@ -52,7 +52,7 @@ from .model import (
 from .rounds import chance
 from .score import APART, FATAL, Hairpins, hairpins
 from .seen import sightings
-from .silence import crowded
+from .silence import crowded, halved
 from .table import many
 from .words import matrix, settle
 
@@ -151,7 +151,7 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     if len(state.rounds) > done:
         return None
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
-    if few_good and evidence.known_good >= rounds.HAIRPIN_CONTROLS and crowded(evidence.map.domain, evidence.suspects):
+    if few_good and evidence.known_good >= rounds.HAIRPIN_CONTROLS and crowded(evidence.map.seen, evidence.suspects):
         few_good = False  # a look at themselves tells more, if one of them is what slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
@@ -178,7 +178,7 @@ def _following(
         return None
     if phases.count(Phase.HAIRPIN) > 1:
         return None
-    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.domain, evidence.suspects):
+    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.seen, evidence.suspects):
         first = rounds.hairpin(state, evidence, evidence.suspects)
         if first is not None:
             return first
@@ -199,7 +199,7 @@ def _following(
 def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
     """Whether those that are slow to themselves must be so one half after the other, which takes a round more."""
     slow = [one for one in evidence.suspects if one in found.bad]
-    return Phase.SILENCE not in phases and crowded(evidence.map.domain, slow)
+    return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
 
 
 def _later(state: State, evidence: Evidence, step: Round, now: float | None, until: float | None) -> Round:
@@ -231,7 +231,7 @@ def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
     if table.early(state, evidence):
         return None
     again = [one for one in asked if times[one]]
-    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.domain, again):
-        where = evidence.map.domain
-        asked = sorted(asked, key=lambda one: (where[one], evidence.share(evidence.against[one])))[::2]
+    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):
+        shares = {one: evidence.share(evidence.against[one]) for one in asked}
+        asked = halved(evidence.map.seen, asked, shares)
     return rounds.hairpin(state, evidence, sorted(asked))

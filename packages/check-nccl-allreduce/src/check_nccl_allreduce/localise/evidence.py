@@ -183,7 +183,7 @@ class Evidence:
         self.shaded: frozenset[int] = frozenset()
         if all(played.round.phase is not Phase.SILENCE for played in self._rounds):
             return accusing
-        found = explained(self._rounds, self.edges, self.good, self.map.domain)
+        found = explained(self._rounds, self.edges, self.good, self.map.seen)
         self.shaded = found.victims
         self.edges = [e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges]
         return [e for e in accusing if e not in found.edges]

@@ -31,9 +31,9 @@ def obstacles(
     state: State, evidence: Evidence, hairpins: Hairpins, scores: dict[int, Score], dark: Collection[int]
 ) -> dict[int, tuple[Rule, ...]]:
     """By suspect the rules that keep it from being blamed, none where it is guilty. ``dark``: domains in which nobody is known good."""
-    domain, victims = evidence.map.domain, evidence.shaded
+    domain, victims, where = evidence.map.domain, evidence.shaded, evidence.map.seen
     shares = {one: evidence.share(edges) for one, edges in evidence.against.items()}
-    hidden = shadowed(state.rounds, hairpins.rows, domain, evidence.suspects, victims=victims, shares=shares)
+    hidden = shadowed(state.rounds, hairpins.rows, where, evidence.suspects, victims=victims, shares=shares)
     return {
         one: tuple(_of(one, evidence, scores[one], dark=domain[one] in dark, hidden=one in hidden))
         for one in evidence.suspects

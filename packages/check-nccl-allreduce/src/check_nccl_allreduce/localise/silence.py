@@ -6,19 +6,16 @@ is told from its victims only by a round in which it takes no part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
 from .model import Grade, Measured, Phase, Played, Role
 
-__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "shadowed", "together"]
+__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "halved", "shadowed", "together"]
 
 ALIKE = 0.08
 """Shares of normal that differ by less (natural logarithm) may have one cause."""
-
-VICTIMS = 3
-"""So many victims that are good to themselves beside culprits show that pause frames do not reach hairpins, where no label says who stands where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,22 @@ def alike(a: float, b: float) -> bool:
 def together(domain: Sequence[int], a: int, b: int) -> bool:
     """Whether these may share a switch: their labels say so, or do not say."""
     return domain[a] == domain[b] or domain[a] < 0 or domain[b] < 0
+
+
+def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float]) -> list[int]:
+    """Of those that are slow to themselves, who has the next round first: of each domain about a half.
+
+    Whoever suffers from the same pause frames is as slow as the others that do. So the largest set of equally slow ones keeps together where
+    there are three or more: without what slows them they are good. Two are measured apart.
+    """
+    found: list[int] = []
+    places: dict[int, list[int]] = {}
+    for one in sorted(ones, key=lambda one: (domain[one], shares[one])):
+        places.setdefault(domain[one], []).append(one)
+    for there in places.values():
+        like = max(([other for other in there if alike(shares[one], shares[other])] for one in there), key=len)
+        found += like if 1 < len(like) < len(there) else there[::2]
+    return sorted(found)
 
 
 def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
@@ -92,11 +105,13 @@ def shadowed(
     """
     present = _present(rounds)
     bad: dict[int, set[int]] = {}
-    good: dict[int, set[int]] = {}
+    good: set[int] = set()
     for row in rows:
-        if row.grade in {Grade.BAD, Grade.GOOD}:
-            (bad if row.grade is Grade.BAD else good).setdefault(row.a, set()).add(row.round)
-    relieved = set(good) & set(bad) & set(suspects)
+        if row.grade is Grade.BAD:
+            bad.setdefault(row.a, set()).add(row.round)
+        elif row.grade is Grade.GOOD:
+            good.add(row.a)
+    relieved = good & set(bad) & set(suspects)
     found = set()
     for one in suspects:
         others = [o for o in suspects if o != one and o in bad and together(domain, one, o)]
@@ -105,23 +120,13 @@ def shadowed(
             if not any(all(other not in present[number] for other in others) for number in mine):
                 found.add(one)
             continue
-        if any(domain[one] == domain[other] >= 0 for other in set(good) & set(victims)):
-            continue
-        if domain[one] < 0 and _untouched(victims, good, bad, lambda number: all(o in present[number] for o in (one, *others))):
+        if any(domain[one] == domain[other] >= 0 for other in good & set(victims)):
             continue
         beside = [other for other in others if all(other in present[number] for number in mine)]
         like = [other for other in beside if alike(shares[one], shares[other])]
         if beside and (len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))):
             found.add(one)
     return found
-
-
-def _untouched(
-    victims: Collection[int], good: dict[int, set[int]], bad: dict[int, set[int]], beside: Callable[[int], bool]
-) -> bool:
-    """Whether pause frames do not reach hairpins here: some victims were good to themselves beside those that may send them, and none was bad."""
-    fine = [one for one in victims if any(beside(number) for number in good.get(one, ()))]
-    return len(fine) >= VICTIMS and not any(one in bad for one in victims)
 
 
 def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:
