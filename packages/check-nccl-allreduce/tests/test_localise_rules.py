@@ -50,11 +50,14 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
     # Behind three switches, and not as the labels say.
     answers = [ok(latency=(2e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 4e-6)) for probe in first.probes]
     second = next(state.after(first, answers, 5.0))
-    assert isinstance(second, Round) and second.phase is Phase.MATCH
+    assert isinstance(second, Round)
+    assert second.phase is Phase.MATCH
     assert not {p.members for p in first.probes} & {p.members for p in second.probes}
 
 
-@pytest.mark.parametrize("key", ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"])
+@pytest.mark.parametrize(
+    "key", ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"]
+)
 def test_labels_that_lie_drift_and_two_generations_cost_no_recall(key: str) -> None:
     world = of_the_bench(key, 150)
     tally = simulate([world])[world.name]
@@ -117,7 +120,8 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_confirm_them() ->
     first = next(state)
     assert isinstance(first, Round)
     untold = weigh(state.after(first, [ok() for _ in first.probes], 5.0)).map
-    assert max(untold.domain) > 0 and set(untold.seen) == {-1}
+    assert max(untold.domain) > 0
+    assert set(untold.seen) == {-1}
     where = untold.domain
     tiers = [ok(latency=2e-6 if where[a] == where[b] else 4e-6) for (a, b), *_ in first.probes]
     state = state.after(first, tiers, 5.0)
@@ -143,9 +147,7 @@ def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_b
 @pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (Rule.LOCAL,))])
 def test_the_rules_between_a_suspect_and_blame_are_told(to_itself: float, rules: tuple[Rule, ...]) -> None:
     def measure(one: Round) -> list[Result]:
-        return [
-            ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5) for p in one.probes
-        ]
+        return [ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5) for p in one.probes]
 
     verdict, state = play(gang(12), measure)
     found = set(table.hindered(state)[2])

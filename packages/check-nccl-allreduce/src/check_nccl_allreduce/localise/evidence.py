@@ -100,7 +100,9 @@ class Evidence:
             return row._replace(dropped=True, grade=Grade.NONE)
         now = Reference(share * reference.gbps, reference.bad)
         bad = now.grade(row.gbps) is Grade.BAD
-        return row._replace(reference=now.gbps, grade=Grade.BAD) if bad else row._replace(dropped=True, grade=Grade.NONE)
+        return (
+            row._replace(reference=now.gbps, grade=Grade.BAD) if bad else row._replace(dropped=True, grade=Grade.NONE)
+        )
 
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
