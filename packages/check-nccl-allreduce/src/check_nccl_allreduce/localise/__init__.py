@@ -151,8 +151,9 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     if len(state.rounds) > done:
         return None
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
-    if few_good and evidence.known_good >= rounds.HAIRPIN_CONTROLS and crowded(evidence.map.seen, evidence.suspects):
-        few_good = False  # a look at themselves tells more, if one of them is what slows the others
+    confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
+    if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
+        few_good = not crowded(evidence.map.seen, evidence.suspects)  # a look at themselves tells who slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None

@@ -45,7 +45,7 @@ class Evidence:
     def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = Map(state)
         self._nvlink = nvlink
-        rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
+        self._rounds = rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
         self.references = References(self.map, rounds)
         self.edges: list[Measured] = []
         self._classes: list[EdgeClass] = []  # of each edge
@@ -53,7 +53,6 @@ class Evidence:
         for played in rounds:
             if played.round.phase in _PAIRS:
                 self._add(played)
-        self._rounds = rounds
         self.voids = _voids(state.rounds)
         self.matching = sum(1 for e in self.edges if e.role is Role.MATCH)
         self._place()
@@ -79,7 +78,9 @@ class Evidence:
         if (share := _drifted(rows)) < 1:
             rows = [self._regraded(row, share) for row in rows]
         elif _disturbed(rows):
-            least = _least(rows)
+            # Where suspects may slow others by pause frames, slow controls may be their doing.
+            silenced = any(one.round.phase is Phase.SILENCE for one in self._rounds)
+            least = 0.0 if silenced else _least(rows)
             rows = [self._below(row, least) for row in rows]
             if any(row.dropped for row in rows if row.role is not Role.CONTROL):
                 self.void_rounds.add(number)
@@ -354,13 +355,13 @@ def _disturbed(rows: list[Measured]) -> bool:
 
 
 def _least(rows: list[Measured]) -> float:
-    """The share of normal that the slowest control reached; 0 where one broke, or where a single one was slower than drift explains."""
+    """The share of normal that the slowest control reached; 0 where it was slower than drift explains, or broke."""
     shares = [
         row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
         if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     ]
-    return min(shares) if len(shares) > 1 or (shares and shares[0] >= DRIFT) else 0.0
+    return min(shares) if shares and min(shares) >= DRIFT else 0.0
 
 
 def _drifted(rows: list[Measured]) -> float:
