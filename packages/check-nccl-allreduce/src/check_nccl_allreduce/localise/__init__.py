@@ -19,12 +19,13 @@ What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), an
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from preflight_proto.history import Past, Sighting, Spell, Usual
 
 from ..ports import Local, PortErrors, PortFault
 from . import rounds, score, table, two
-from .evidence import BAD, Evidence, weigh
+from .evidence import BAD, Evidence, Map, weigh
 from .model import (
     HAIRPINS,
     MAX_ROUNDS,
@@ -52,7 +53,7 @@ from .model import (
 from .rounds import chance
 from .score import APART, FATAL, Hairpins, hairpins
 from .seen import sightings
-from .silence import crowded
+from .silence import crowded, halved
 from .table import many
 from .words import matrix, settle
 
@@ -147,16 +148,21 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle, or where too few are
     known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
+    # Two matchings that follow each other are of one ring, even where the first one shows that labels lie: else pairs would meet twice.
+    before = Map(replace(state, rounds=()))
     if done < 2:
-        return rounds.match(state, evidence.map, done)
+        return rounds.match(state, before, done)
     if len(state.rounds) > done:
         return None
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
+    confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
+    if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
+        few_good = not crowded(evidence.map.seen, evidence.suspects)  # a look at themselves tells who slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
     if done < 4 and not evidence.suspects:
-        return rounds.within(state, evidence.map, done - 2)
+        return rounds.within(state, before, done - 2)
     return None
 
 
@@ -177,7 +183,7 @@ def _following(
         return None
     if phases.count(Phase.HAIRPIN) > 1:
         return None
-    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.domain, evidence.suspects):
+    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.seen, evidence.suspects):
         first = rounds.hairpin(state, evidence, evidence.suspects)
         if first is not None:
             return first
@@ -198,15 +204,20 @@ def _following(
 def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
     """Whether those that are slow to themselves must be so one half after the other, which takes a round more."""
     slow = [one for one in evidence.suspects if one in found.bad]
-    return Phase.SILENCE not in phases and crowded(evidence.map.domain, slow)
+    return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
 
 
 def _later(state: State, evidence: Evidence, step: Round, now: float | None, until: float | None) -> Round:
     """From the second confirmation on, every round sees another moment than the first bad edge of each suspect."""
-    slow = {one: [e.at for e in edges if e.status is Status.OK] for one, edges in evidence.against.items()}
-    first = max((min(times) for times in slow.values() if times), default=None)
-    if first is None:
+    slow: dict[int, float] = {}
+    for edge in evidence.edges:
+        if edge.grade is Grade.BAD and edge.status is Status.OK:
+            # Whoever is a suspect's partner may be known good later, and its edge evidence then.
+            for one in evidence.suspect_set & {edge.a, edge.b}:
+                slow[one] = min(edge.at, slow.get(one, edge.at))
+    if not slow:
         return step
+    first = max(slow.values())
     moment = state.rounds[-1].at if now is None else now
     wait = max(0.0, first + score.APART - moment)
     return step if until is not None and moment + wait > until else step._replace(wait=wait)
@@ -225,7 +236,7 @@ def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
     if table.early(state, evidence):
         return None
     again = [one for one in asked if times[one]]
-    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.domain, again):
-        where = evidence.map.domain
-        asked = sorted(asked, key=lambda one: (where[one], evidence.share(evidence.against[one])))[::2]
+    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):
+        shares = {one: evidence.share(evidence.against[one]) for one in asked}
+        asked = halved(evidence.map.seen, asked, shares)
     return rounds.hairpin(state, evidence, sorted(asked))

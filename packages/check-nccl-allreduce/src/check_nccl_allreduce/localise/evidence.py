@@ -45,7 +45,7 @@ class Evidence:
     def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = Map(state)
         self._nvlink = nvlink
-        rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
+        self._rounds = rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
         self.references = References(self.map, rounds)
         self.edges: list[Measured] = []
         self._classes: list[EdgeClass] = []  # of each edge
@@ -53,7 +53,6 @@ class Evidence:
         for played in rounds:
             if played.round.phase in _PAIRS:
                 self._add(played)
-        self._rounds = rounds
         self.voids = _voids(state.rounds)
         self.matching = sum(1 for e in self.edges if e.role is Role.MATCH)
         self._place()
@@ -79,8 +78,12 @@ class Evidence:
         if (share := _drifted(rows)) < 1:
             rows = [self._regraded(row, share) for row in rows]
         elif _disturbed(rows):
-            self.void_rounds.add(number)
-            rows = [row._replace(dropped=True, grade=Grade.NONE) for row in rows]
+            # Where suspects may slow others by pause frames, slow controls may be their doing.
+            silenced = any(one.round.phase is Phase.SILENCE for one in self._rounds)
+            least = 0.0 if silenced else _least(rows)
+            rows = [self._below(row, least) for row in rows]
+            if any(row.dropped for row in rows if row.role is not Role.CONTROL):
+                self.void_rounds.add(number)
         self.edges += rows
 
     def _regraded(self, row: Measured, share: float) -> Measured:
@@ -91,6 +94,17 @@ class Evidence:
         now = Reference(share * reference.gbps, reference.bad)
         return row._replace(reference=now.gbps, grade=now.grade(row.gbps))
 
+    def _below(self, row: Measured, share: float) -> Measured:
+        """In a disturbed round: bad if it is so even against the slowest control, else without a word."""
+        reference = self.references.of(self.map.edge_class(row.a, row.b))
+        if row.role is Role.CONTROL or row.status is not Status.OK or reference is None or share <= 0:
+            return row._replace(dropped=True, grade=Grade.NONE)
+        now = Reference(share * reference.gbps, reference.bad)
+        bad = now.grade(row.gbps) is Grade.BAD
+        return (
+            row._replace(reference=now.gbps, grade=Grade.BAD) if bad else row._replace(dropped=True, grade=Grade.NONE)
+        )
+
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
         size = self.map.size
@@ -100,7 +114,7 @@ class Evidence:
         lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
         depressed = self.references.depressed
         met: dict[Pair, int] = {}
-        witnessed: set[EdgeClass] = set()
+        witnessed: dict[EdgeClass, float] = {}
         for edge, key in zip(self.edges, self._classes, strict=True):
             grade, a, b = edge.grade, edge.a, edge.b
             if edge.status is not Status.VOID:
@@ -111,20 +125,34 @@ class Evidence:
             if grade is not _GOOD:
                 mark[a] = mark[b] = 1
                 continue
-            witnessed.add(key)
+            witnessed[key] = max(edge.gbps, witnessed.get(key, 0.0))
             for one in (a, b):
-                if key[0] == key[1] or self._tells(one, edge):
+                if self.tells(one, key):
                     mark[one] = 1
         self.met = Counter(met)
-        self.witnessed = witnessed
+        self._witnessed = witnessed
         self.strong = good
         self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
         self._accuse(bad, grey)
 
-    def _tells(self, one: int, edge: Measured) -> bool:
-        """Whether a good edge with another kind of node shows that this end is good: not where the other kind is what limits it."""
-        own = self.references.of_kind(self.map.kind[one])
-        return own is None or edge.reference >= GOOD * own.gbps
+    def tells(self, one: int, key: EdgeClass) -> bool:
+        """Whether a good edge of this class shows that this end is good: not where the other end's kind is what limits it."""
+        if key[0] == key[1]:
+            return True
+        own, reference = self.references.of_kind(self.map.kind[one]), self.references.of(key)
+        return own is None or reference is None or reference.gbps >= GOOD * own.gbps
+
+    def witnessed(self, key: EdgeClass) -> bool:
+        """Whether an edge of this class was good; or, between nodes of one kind, whether a path of its relation carried as much for others,
+        and nodes of that kind are good with each other elsewhere."""
+        if key in self._witnessed:
+            return True
+        kind, other, relation = key
+        reference = self.references.of(key)
+        if kind != other or reference is None or all((a, b) != (kind, kind) for a, b, _ in self._witnessed):
+            return False
+        most = max((gbps for (_, _, where), gbps in self._witnessed.items() if where == relation), default=0.0)
+        return most >= GOOD * reference.gbps
 
     def _accuse(self, bad: bytearray, grey: bytearray) -> None:
         """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
@@ -134,7 +162,7 @@ class Evidence:
         for edge in accusing:
             bad[edge.a] = bad[edge.b] = 1
         accusing = self._unexplained(accusing)
-        self.judged = bool(self.witnessed or accusing or any(grey))
+        self.judged = bool(self._witnessed or accusing or any(grey))
         self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
         self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
         self.suspect_set = frozenset(self.suspects)
@@ -145,7 +173,7 @@ class Evidence:
             trusted = good if key in self.references.depressed else strong
             if good[edge.a] and good[edge.b]:
                 self.among_good[edge.a, edge.b].append(edge)
-            elif key in self.witnessed:
+            elif self.witnessed(key):
                 # Like with like: where no edge of a class was ever good, the class may be slow, not the end.
                 if trusted[edge.a] and not good[edge.b]:
                     self.against[edge.b].append(edge)
@@ -158,10 +186,20 @@ class Evidence:
         self.shaded: frozenset[int] = frozenset()
         if all(played.round.phase is not Phase.SILENCE for played in self._rounds):
             return accusing
-        found = explained(self._rounds, self.edges, self.good, self.map.domain)
+        found = explained(self._rounds, self.edges, self.good, self.map.seen)
         self.shaded = found.victims
         self.edges = [e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges]
         return [e for e in accusing if e not in found.edges]
+
+    @cached_property
+    def unwitnessed(self) -> list[EdgeClass]:
+        """Classes in which a suspect has a bad edge with a known-good endpoint that accuses nobody, for none of them was good."""
+        found = dict.fromkeys(
+            key
+            for edge, key in zip(self.edges, self._classes, strict=True)
+            if edge.grade is _BAD and self.strong[edge.a] != self.strong[edge.b] and not self.witnessed(key)
+        )
+        return list(found)
 
     def _confirmations(self) -> None:
         self.confirmed: dict[int, int] = defaultdict(int)
@@ -314,6 +352,16 @@ def _disturbed(rows: list[Measured]) -> bool:
     )
     # Of an even number the better middle one: a single dip among two controls disturbs nothing.
     return bool(controls) and controls[len(controls) // 2] < GOOD
+
+
+def _least(rows: list[Measured]) -> float:
+    """The share of normal that the slowest control reached; 0 where it was slower than drift explains, or broke."""
+    shares = [
+        row.gbps / row.reference if row.status is Status.OK else 0.0
+        for row in rows
+        if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
+    ]
+    return min(shares) if shares and min(shares) >= DRIFT else 0.0
 
 
 def _drifted(rows: list[Measured]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
-from .places import trusted
+from .places import latencies, near, trusted
 
 __all__ = ["BAD", "FEW", "GOOD", "JUDGED", "MANY", "NVLINK", "EdgeClass", "Map", "Pair", "Reference", "References"]
 
@@ -59,6 +59,8 @@ class Map:
         self.rack = [-1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks)) for e in state.endpoints]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = [-1] * len(self.rack)
+        # Where no latency tells whether labels lie, nobody is cleared of having slowed another one by a label.
+        self.seen = self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)
         self.domain_names = tuple(domains)
         self.size = len(state.endpoints)
         self.labelled = all(d >= 0 for d in self.domain)

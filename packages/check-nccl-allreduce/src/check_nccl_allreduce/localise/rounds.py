@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import combinations
 
 from .evidence import Evidence, Map
 from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
@@ -30,6 +31,8 @@ CONTROLS = 4
 """Pairs of unused known-good endpoints that show whether a round was disturbed."""
 RETESTS = 2
 """A bad edge between good ends is measured again until it was good once, or this often."""
+WITNESSES = 64
+"""So many known-good endpoints at most are looked through for a pair of a class."""
 FEW = 6
 """Up to so many endpoints, rounds are enough for every pair; of four, the two matchings leave out two of six."""
 
@@ -179,6 +182,8 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
             probes.append(desk.seat(a, b, Role.EDGE))
     if not probes:
         return None
+    if suspects:
+        probes += _witnesses(desk, evidence, good)
     detail = any(probe.detail for probe in probes)
     # Without a suspect, everybody is measured again beside it: what comes and goes is seen only by looking often.
     probes += _controls(desk, evidence, good, detail, CONTROLS if suspects else len(order))
@@ -238,6 +243,16 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
     yield from desk.pair_up(ready, pools, Role.SUSPECTS)
 
 
+def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Probe]:
+    """A pair of unused known-good endpoints for each class of paths that would accuse a suspect if one of them were known to be good."""
+    shape = evidence.map
+    for key in evidence.unwitnessed:
+        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]][:WITNESSES]
+        pair = next(((a, b) for a, b in combinations(free, 2) if shape.edge_class(a, b) == key), None)
+        if pair is not None:
+            yield desk.seat(*pair, Role.EDGE)
+
+
 def _controls(desk: _Desk, evidence: Evidence, good: list[int], detail: bool, most: int) -> list[Probe]:
     """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between them; else of one kind."""
     shape = evidence.map
@@ -286,23 +301,22 @@ class _Desk:
     def partner(self, one: int, pools: list[_Pools], *, again: bool) -> int | None:
         """The nearest free one that ``one`` has not met, on a comparable path first; with ``again``, at worst a met one.
 
-        A path is comparable where one of its class was good: only there does a bad one accuse its end.
+        A path is comparable where one of its class was good: only there does a bad one accuse its end. A partner of a lesser kind
+        comes last: what limits the pair is its own rate.
         """
-        best: tuple[tuple[bool, int], int] | None = None
+        best: tuple[tuple[bool, bool, int], int] | None = None
         for pool in pools:
             for other in pool.near(one, self._free):
                 met = self._evidence.met[(one, other) if one < other else (other, one)]
                 if other == one or (met and not again):
                     continue
-                rank = (not self._comparable(one, other), met)
-                if rank == (False, 0):
+                key = self._evidence.map.edge_class(one, other)
+                rank = (not self._evidence.witnessed(key), not self._evidence.tells(one, key), met)
+                if rank == (False, False, 0):
                     return other
                 if best is None or rank < best[0]:
                     best = (rank, other)
         return best[1] if best else None
-
-    def _comparable(self, a: int, b: int) -> bool:
-        return self._evidence.map.edge_class(a, b) in self._evidence.witnessed
 
     def _free(self, one: int) -> bool:
         return not self.used[one]

@@ -12,7 +12,7 @@ from math import log
 
 from .model import Grade, Measured, Phase, Played, Role
 
-__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "shadowed", "together"]
+__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "halved", "shadowed", "together"]
 
 ALIKE = 0.08
 """Shares of normal that differ by less (natural logarithm) may have one cause."""
@@ -33,6 +33,22 @@ def alike(a: float, b: float) -> bool:
 def together(domain: Sequence[int], a: int, b: int) -> bool:
     """Whether these may share a switch: their labels say so, or do not say."""
     return domain[a] == domain[b] or domain[a] < 0 or domain[b] < 0
+
+
+def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float]) -> list[int]:
+    """Of those that are slow to themselves, who has the next round first: of each domain about a half.
+
+    Whoever suffers from the same pause frames is as slow as the others that do. So the largest set of equally slow ones keeps together where
+    there are three or more: without what slows them they are good. Two are measured apart.
+    """
+    found: list[int] = []
+    places: dict[int, list[int]] = {}
+    for one in sorted(ones, key=lambda one: (domain[one], shares[one])):
+        places.setdefault(domain[one], []).append(one)
+    for there in places.values():
+        like = max(([other for other in there if alike(shares[one], shares[other])] for one in there), key=len)
+        found += like if 1 < len(like) < len(there) else there[::2]
+    return sorted(found)
 
 
 def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:

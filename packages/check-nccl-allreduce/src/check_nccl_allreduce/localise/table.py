@@ -22,14 +22,16 @@ from .model import (
     Verdict,
     Zone,
 )
-from .rounds import CONFIRMATIONS
+from .obstacles import Rule, obstacles
 from .score import FATAL, NAMED, Hairpins, scored
-from .silence import alike, shadowed
+from .score import hairpins as hairpins_of
+from .silence import alike
 
-__all__ = ["by_facts", "cap", "early", "many", "verdict", "without_rounds"]
+__all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_rounds"]
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset({Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK})
+_UNPROVEN = frozenset({Rule.CONTRAST, Rule.CONFIRMED, Rule.ROUNDS})
 
 
 def cap(size: int) -> int:
@@ -190,6 +192,12 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     )
 
 
+def hindered(state: State) -> dict[int, tuple[Rule, ...]]:
+    """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them, only another verdict or the cap does."""
+    evidence = weigh(state)
+    return _Findings(state, evidence, hairpins_of(state, evidence)).obstacles
+
+
 @dataclass(frozen=True, slots=True)
 class _Halves:
     """What the halves said against each other and against the whole gang."""
@@ -206,20 +214,11 @@ class _Findings:
         self.scores = scored(state, evidence, hairpins)
         self.own = hairpins
         self.dark = _dark_domains(evidence)
-        in_dark = {i for i, d in enumerate(evidence.map.domain) if d in set(self.dark)}
-        self.proven = [
-            s
-            for s in evidence.suspects
-            if s not in in_dark
-            and evidence.confirmed[s] >= CONFIRMATIONS
-            and evidence.rounds_against(s) >= evidence.enough
-        ]
-        shares = {one: evidence.share(edges) for one, edges in evidence.against.items()}
-        domain, victims = evidence.map.domain, evidence.shaded
-        hidden = shadowed(state.rounds, hairpins.rows, domain, evidence.suspects, victims=victims, shares=shares)
-        guilty = [s for s in self.proven if self.scores[s].value >= FATAL]
+        self.obstacles = obstacles(state, evidence, hairpins, self.scores, self.dark)
+        self.proven = [s for s in evidence.suspects if not _UNPROVEN & set(self.obstacles[s])]
+        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {Rule.SHADOW}]
         self.too_many = len(guilty) > cap(evidence.map.size)
-        self.blamed = [s for s in guilty if s not in hidden]
+        self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
         weak = {*evidence.grey, *evidence.mild(), *evidence.unreached, *evidence.ends, *self.inside.suspects}

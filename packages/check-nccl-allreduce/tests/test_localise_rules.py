@@ -1,0 +1,156 @@
+"""What measurements must be for a rule to hold: whom a node meets and when, what a disturbed round says, and which rules stand in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from check_nccl_allreduce.fabrics import Fabric, World
+from check_nccl_allreduce.localise import (
+    APART,
+    Endpoint,
+    Grade,
+    Phase,
+    Probe,
+    Result,
+    Role,
+    Round,
+    State,
+    Status,
+    Zone,
+    next,
+    table,
+)
+from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.obstacles import Rule
+from check_nccl_allreduce.localise.silence import halved
+from check_nccl_allreduce.simulation import play, simulate, worlds
+
+
+def gang(size: int, seed: int = 7, domains: int = 0) -> State:
+    ends = (Endpoint(f"n{i}", "k", f"d{i * 31 % domains}" if domains else None) for i in range(size))
+    return State(tuple(ends), seed).after_gang(Zone.BELOW, 40.0)
+
+
+def ok(share: float = 1.0, latency: float = 0.0) -> Result:
+    return Result(Status.OK, 100.0 * share, latency=latency)
+
+
+def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> World:
+    members = worlds()[group]
+    assert isinstance(members, dict)
+    return replace(members[key], gangs=gangs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that_labels_lie(seed: int) -> None:
+    state = gang(8, seed, domains=3)
+    first = next(state)
+    assert isinstance(first, Round)
+    # Behind three switches, and not as the labels say.
+    answers = [ok(latency=(2e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 4e-6)) for probe in first.probes]
+    second = next(state.after(first, answers, 5.0))
+    assert isinstance(second, Round)
+    assert second.phase is Phase.MATCH
+    assert not {p.members for p in first.probes} & {p.members for p in second.probes}
+
+
+@pytest.mark.parametrize(
+    "key", ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"]
+)
+def test_labels_that_lie_drift_and_two_generations_cost_no_recall(key: str) -> None:
+    world = of_the_bench(key, 150)
+    tally = simulate([world])[world.name]
+    assert tally.healthy_blamed == 0
+    assert tally.bad_blamed >= 0.97 * tally.judged
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_after_the_first_hairpins_every_confirmation_waits_for_another_moment(seed: int) -> None:
+    sick = {1, 2, 3}
+
+    def measure(one: Round) -> list[Result]:
+        return [ok(0.5 if sick & set(probe.members) else 1.0) for probe in one.probes]
+
+    _, state = play(gang(9, seed), measure)
+    phases = [played.round.phase for played in state.rounds]
+    assert Phase.HAIRPIN in phases[:4]
+    first = max(
+        min(p.at for p, probe in ((p, q) for p in state.rounds for q in p.round.probes) if one in probe.members)
+        for one in sick
+    )
+    after = [p for p in state.rounds[phases.index(Phase.HAIRPIN) :] if p.round.phase is Phase.CONFIRM]
+    assert after
+    assert all(p.at >= first + APART for p in after)
+
+
+def disturbed(accused: float, controls: tuple[float, ...]) -> Grade:
+    """How an edge of node 0 is graded in a round whose controls were slow."""
+    state = gang(12)
+    for _ in range(2):
+        step = next(state)
+        assert isinstance(step, Round)
+        state = state.after(step, [ok(0.5 if 0 in probe.members else 1.0) for probe in step.probes], 5.0)
+    pairs = [(a, a + 1) for a in range(2, 11, 2)]
+    probes = [Probe((0, 1), Role.ACCUSED), *(Probe(pair, Role.CONTROL) for pair in pairs[: len(controls)])]
+    state = state.after(Round(4, Phase.CONFIRM, tuple(probes)), [ok(accused), *map(ok, controls)], 60.0)
+    return [e.grade for e in weigh(state).edges if e.role is Role.ACCUSED][-1]
+
+
+def test_a_round_with_slow_controls_accuses_only_who_is_slow_even_beside_the_slowest_of_them() -> None:
+    assert disturbed(0.50, (0.87, 0.76, 0.80)) is Grade.BAD
+    assert disturbed(0.63, (0.87, 0.76, 0.80)) is Grade.NONE  # below 80 % of normal, and not of the slowest control
+
+
+def test_a_control_that_is_slower_than_drift_explains_makes_its_round_say_nothing() -> None:
+    assert disturbed(0.50, (0.84,)) is Grade.BAD
+    assert disturbed(0.30, (0.60,)) is Grade.NONE
+    assert disturbed(0.30, (0.87, 0.60, 0.80)) is Grade.NONE
+
+
+def test_equally_slow_suspects_keep_together_and_two_are_measured_apart() -> None:
+    shares = {0: 0.3, 1: 0.46, 2: 0.47, 3: 0.6, 4: 0.5, 5: 0.5}
+    assert halved([0] * 6, [0, 1, 2, 3], shares) == [1, 2]
+    assert halved([0] * 6, [4, 5], shares) == [4]
+    assert halved([0] * 6, [0, 1, 3], shares) == [0, 3]
+    assert halved([0, 0, 1, 1, 1, 1], [0, 1, 2, 3], shares) == [0, 2]
+
+
+def test_labels_clear_nobody_of_slowing_others_until_latencies_confirm_them() -> None:
+    state = gang(8, domains=2)
+    first = next(state)
+    assert isinstance(first, Round)
+    untold = weigh(state.after(first, [ok() for _ in first.probes], 5.0)).map
+    assert max(untold.domain) > 0
+    assert set(untold.seen) == {-1}
+    where = untold.domain
+    tiers = [ok(latency=2e-6 if where[a] == where[b] else 4e-6) for (a, b), *_ in first.probes]
+    state = state.after(first, tiers, 5.0)
+    second = next(state)
+    assert isinstance(second, Round)
+    tiers = [ok(latency=2e-6 if where[a] == where[b] else 4e-6) for (a, b), *_ in second.probes]
+    told = weigh(state.after(second, tiers, 10.0)).map
+    assert told.seen == told.domain
+
+
+def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> None:
+    fabric = Fabric(of_the_bench("labels", 1, "victims"), 10)
+    verdict, state = play(fabric.state, fabric.measure)
+    assert [played.round.phase for played in state.rounds][:4] == [
+        Phase.MATCH,
+        Phase.MATCH,
+        Phase.HAIRPIN,
+        Phase.SILENCE,
+    ]
+    assert set(verdict.blamed) <= set(fabric.bad)
+
+
+@pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (Rule.LOCAL,))])
+def test_the_rules_between_a_suspect_and_blame_are_told(to_itself: float, rules: tuple[Rule, ...]) -> None:
+    def measure(one: Round) -> list[Result]:
+        return [ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5) for p in one.probes]
+
+    verdict, state = play(gang(12), measure)
+    found = set(table.hindered(state)[2])
+    assert set(rules) <= found
+    assert (2 in verdict.blamed) is not bool(found)
