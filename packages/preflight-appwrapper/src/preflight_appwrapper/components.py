@@ -169,13 +169,14 @@ def nested_too_deeply(raw: object) -> bool:
     """More levels than any manifest has, and than may safely be copied."""
     level: list[Any] = [raw]
     for _ in range(_MOST_DEPTH):
-        level = [
-            item
+        below = {  # by identity: YAML may use one list in many places
+            id(item): item
             for one in level
             if isinstance(one, dict | list)
             for item in (one.values() if isinstance(one, dict) else one)
             if isinstance(item, dict | list)
-        ]
+        }
+        level = list(below.values())
         if not level:
             return False
     return True

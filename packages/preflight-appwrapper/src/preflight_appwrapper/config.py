@@ -115,7 +115,28 @@ def parse(text: str) -> Rules:
 def rules_of(raw: object) -> Rules:
     """The rules in plain data. Raises :class:`ConfigError` with every problem."""
     problems: list[str] = []
-    raw = _renamed(raw, problems)
+    used = _used(raw)
+    try:
+        return _of(_renamed(raw, problems), problems)
+    except ConfigError as error:  # in the words of the file
+        said = [_as_written(problem, used) for problem in error.problems]
+        raise ConfigError(said) from None
+
+
+def _used(raw: object) -> dict[str, str]:
+    """By name: the alias that the file uses instead."""
+    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
+    return {new: old for old, new in _ALIASES.items() if isinstance(section, dict) and old in section and new not in section}
+
+
+def _as_written(problem: str, used: Mapping[str, str]) -> str:
+    for new, old in used.items():
+        if problem.startswith(f"faultTolerance.{new}:"):
+            return problem.replace(f"faultTolerance.{new}:", f"faultTolerance.{old}:", 1)
+    return problem
+
+
+def _of(raw: object, problems: list[str]) -> Rules:
     validator = jsonschema.Draft202012Validator(json_schema())
     problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
     if problems:

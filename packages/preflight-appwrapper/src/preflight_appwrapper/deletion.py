@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from . import conditions as c
-from .objects import Pod, Status
+from .objects import Status
 from .periods import end, over
 from .rules import Parameters
 from .seen import Action, Confirm, Delete, DeletePod, List, Next, Seen
@@ -23,6 +23,7 @@ _APART: Final = timedelta(seconds=1)
 """Between the two reads: a controller may have one create in flight when its object goes."""
 _AT_ONCE: Final = 32
 """Pods that are deleted by force in one go."""
+_MOST_NAMED: Final = 8
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ def progress(status: Status, seen: Seen, p: Parameters, now: datetime) -> Progre
     if not things and not seen.pods:
         return _assertion(seen, start, now) if not asked else Progress(actions=tuple(asked), next=_wait(None))
     if over(start, p.forceful_deletion, now):
-        return _force(things, seen, asked, now)
+        return _force(things, seen, asked, end(start, p.forceful_deletion), now)
     return _normal(things, seen, asked, end(start, p.forceful_deletion), now)
 
 
@@ -101,7 +102,7 @@ def _normal(things: list[_Thing], seen: Seen, asked: list[Confirm], force: datet
     return Progress(actions=tuple(actions), next=_wait(at, f"{what}, if anything is left"))
 
 
-def _force(things: list[_Thing], seen: Seen, asked: list[Confirm], now: datetime) -> Progress:
+def _force(things: list[_Thing], seen: Seen, asked: list[Confirm], forced_at: datetime, now: datetime) -> Progress:
     forced: list[Delete | DeletePod]
     if seen.pods:
         forced = [DeletePod(pod.name, pod.uid) for pod in sorted(seen.pods, key=lambda it: it.name) if pod.uid]
@@ -111,32 +112,17 @@ def _force(things: list[_Thing], seen: Seen, asked: list[Confirm], now: datetime
     last = [seen.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
     actions = due[:_AT_ONCE]
     at = min(last, default=now + _FORCE_AGAIN)
-    blocked = [_said("Pod", pod.name, pod.metadata.finalizers) for pod in seen.pods if _survived(pod, seen, now)]
-    blocked += [
-        _said(one.kind, one.name, one.finalizers)
-        for one in things
-        if not seen.pods and _tried(f"Force/{one.uid}", seen, now)
-    ]
+    blocked = []
+    if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
+        held = [("Pod", pod.name, pod.metadata.finalizers) for pod in seen.pods]
+        held += [(one.kind, one.name, one.finalizers) for one in things]
+        blocked = [f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by]
     return Progress(
         forced=True,
         actions=(*asked, *actions),
         next=_wait(at, "deletion by force is repeated, if anything is left"),
-        blocked=tuple(sorted(blocked)),
+        blocked=tuple(sorted(blocked)[:_MOST_NAMED]),
     )
-
-
-def _survived(pod: Pod, seen: Seen, now: datetime) -> bool:
-    return bool(pod.uid) and _tried(f"Force/{pod.uid}", seen, now)
-
-
-def _tried(key: str, seen: Seen, now: datetime) -> bool:
-    return key in seen.attempts and now >= seen.attempts[key] + _FORCE_AGAIN
-
-
-def _said(kind: str, name: str, finalizers: tuple[str, ...]) -> str:
-    if not finalizers:
-        return f"{kind} {name} (no finalizer; the API server has not removed it)"
-    return f"{kind} {name} (finalizer {', '.join(finalizers)[:200]})"
 
 
 def _assertion(seen: Seen, start: datetime, now: datetime) -> Progress:

@@ -59,5 +59,5 @@ def _doubles(root: yaml.Node) -> list[str]:
                     below.append(value)
         if not below:
             return problems
-        level = below
+        level = list({id(node): node for node in below}.values())  # an alias is the node itself
     raise DocumentError([f"the file: is nested deeper than {_MOST_DEPTH} levels; make it flatter."])
