@@ -120,12 +120,12 @@ class Player:
 
     @property
     def phase(self) -> str:
-        return "" if self.world.wrapper is None else self.world.wrapper.get("status", {}).get("phase", "")
+        return "" if self.world.wrapper is None else str(self.world.wrapper.get("status", {}).get("phase", ""))
 
     @property
     def count(self) -> int:
         assert self.world.wrapper is not None
-        return self.world.wrapper["status"].get("resettingCount", 0)
+        return int(self.world.wrapper["status"].get("resettingCount", 0))
 
     def suspend(self, value: bool) -> None:
         assert self.world.wrapper is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from player import Player, job, wrapper
+from preflight_appwrapper.seen import Attempt
 from preflight_appwrapper.table import PHASES, ROWS, markdown
-from world import Attempt
 
 SECOND = {"failureGracePeriodDuration": "1s", "retryPausePeriodDuration": "1s"}
 

@@ -103,7 +103,7 @@ class World:
                 )
                 continue
             metadata = found["metadata"]
-            owner = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
+            owner: dict[str, Any] = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
             components.append(
                 SeenComponent(
                     state="going" if "deletionTimestamp" in metadata else "present",
@@ -310,7 +310,7 @@ class World:
         left = self.objects_of_ours() or list(self.pods)
         if left and self.condition("ResourcesDeployed").get("status") != "True":
             raise BrokenError(f"{left} exist although ResourcesDeployed is not True")
-        generations = {name for name in self.objects_of_ours()}
+        generations = set(self.objects_of_ours())
         if len(generations) > len(self.wrapper["spec"]["components"]):
             raise BrokenError(f"{generations} exist twice")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from . import affinity, podsets
-from .objects import API_VERSION, KIND, LABEL, AppWrapper, PodSetInfo
+from .objects import API_VERSION, KIND, LABEL, AppWrapper, PodSet, PodSetInfo
 from .rules import Rules
 
 __all__ = ["ComponentError", "Named", "build", "named", "nested_too_deeply"]
@@ -72,7 +72,7 @@ def build(wrapper: AppWrapper, index: int, name: str, rules: Rules) -> dict[str,
     sets = known[index].pod_sets if index < len(known) else _pod_sets(component, where)
     for i, one in enumerate(sets):
         info = component.pod_set_infos[i] if i < len(component.pod_set_infos) else PodSetInfo()
-        _fill(made, one.path, info, wrapper.metadata.name, rules, f"{where}.{one.path}")
+        _fill(made, one, info, wrapper.metadata.name, rules=rules, where=f"{where}.{one.path}")
     return made
 
 
@@ -84,7 +84,7 @@ def _pod_sets(component: Any, where: str) -> Any:
 
 
 def _into_namespace(metadata: dict[str, Any], namespace: str, where: str) -> None:
-    if metadata.get("namespace") not in (None, "", namespace):  # noqa: PLR6201 (it may be a list)
+    if metadata.get("namespace") not in (None, "", namespace):
         found = str(metadata["namespace"])[:60]
         raise ComponentError(
             f"{where}.template.metadata.namespace: {found} is not the wrapper's own, {namespace}; remove it."
@@ -109,15 +109,15 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
     metadata["ownerReferences"] = [*owners, mine]
 
 
-def _fill(made: dict[str, Any], path: str, info: PodSetInfo, name: str, rules: Rules, where: str) -> None:
+def _fill(made: dict[str, Any], one: PodSet, info: PodSetInfo, owner: str, *, rules: Rules, where: str) -> None:
     try:
-        template = podsets.pod_template(made, path)
+        template = podsets.pod_template(made, one.path)
     except podsets.PodSetError as error:
         raise ComponentError(f"{where}: {error}.") from None
     metadata, spec = _map(template, "metadata", f"{where}.metadata"), template["spec"]
     if info.annotations:
         _merge(metadata, "annotations", info.annotations, f"{where}.metadata.annotations")
-    _merge(metadata, "labels", {**info.labels, LABEL: name}, f"{where}.metadata.labels")
+    _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata.labels")
     if info.node_selector:
         _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
     if info.tolerations:

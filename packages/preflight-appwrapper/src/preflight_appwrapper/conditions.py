@@ -71,7 +71,7 @@ def component_is(one: ComponentStatus) -> str:
 
 
 def _set(
-    conditions: tuple[Condition, ...], type_: str, value: bool | None, reason: str, message: str, now: datetime, seen: int
+    conditions: tuple[Condition, ...], type_: str, value: bool | None, reason: str, *, message: str, now: datetime, seen: int
 ) -> tuple[Condition, ...]:
     status = "Unknown" if value is None else str(value)
     old = find(conditions, type_)
@@ -90,13 +90,13 @@ def _set(
 def put(
     status: Status, type_: str, value: bool, reason: str, message: str = "", *, now: datetime, generation: int = 0
 ) -> Status:
-    return replace(status, conditions=_set(status.conditions, type_, value, reason, message, now, generation))
+    return replace(status, conditions=_set(status.conditions, type_, value, reason, message=message, now=now, seen=generation))
 
 
 def put_component(
     one: ComponentStatus, type_: str, value: bool | None, reason: str, message: str = "", *, now: datetime
 ) -> ComponentStatus:
-    return replace(one, conditions=_set(one.conditions, type_, value, reason, message, now, 0))
+    return replace(one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0))
 
 
 def drop(status: Status, type_: str) -> Status:

@@ -32,7 +32,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-def proceed(wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, p: Parameters, now: datetime) -> Creation:
+def proceed(wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p: Parameters, now: datetime) -> Creation:
     for i, known in enumerate(status.component_status):
         state = c.component_is(known)
         if state == "True":
@@ -42,12 +42,12 @@ def proceed(wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, p: Pa
             if one.confirmed and one.state == "present" and one.ours:
                 status = _with(status, i, _created(known, one.uid, now))
                 continue
-            return _begun(wrapper, status, i, seen, p, now)
-        return _begin(wrapper, status, i, seen, rules, now)
+            return _begun(wrapper, status, i, seen=seen, p=p, now=now)
+        return _begin(wrapper, status, i, seen=seen, rules=rules, now=now)
     return Creation(status=status, done=True)
 
 
-def _begin(wrapper: AppWrapper, status: Status, i: int, seen: Seen, rules: Rules, now: datetime) -> Creation:
+def _begin(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, rules: Rules, now: datetime) -> Creation:
     try:
         name = named(wrapper, i, seen.suffix)
         build(replace(wrapper, status=status), i, name.name, rules)
@@ -60,7 +60,7 @@ def _begin(wrapper: AppWrapper, status: Status, i: int, seen: Seen, rules: Rules
     return Creation(status=_with(status, i, known), actions=(create,), next=_wait(str(name), None))
 
 
-def _begun(wrapper: AppWrapper, status: Status, i: int, seen: Seen, p: Parameters, now: datetime) -> Creation:
+def _begun(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parameters, now: datetime) -> Creation:
     """The name is written; whether the object exists is to be found out."""
     known, one = status.component_status[i], seen.component(i)
     what = f"{known.kind} {known.name}"

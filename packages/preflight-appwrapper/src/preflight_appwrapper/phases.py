@@ -173,7 +173,7 @@ def _resume(look: Look, row: str, why: str) -> Step:
 
 
 def _creating(look: Look, step: Step) -> Step:
-    made = proceed(look.wrapper, step.status, look.seen, look.rules, look.p, look.now)
+    made = proceed(look.wrapper, step.status, look.seen, look.rules, p=look.p, now=look.now)
     if made.fatal:
         return _failing(look, replace(step, status=made.status), "create-fatal", made.fatal)
     if made.late:

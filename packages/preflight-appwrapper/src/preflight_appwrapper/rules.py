@@ -197,7 +197,7 @@ def _period(annotations: Mapping[str, str], rules: Rules, field: str, name: str,
     try:
         asked = seconds(text)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is no duration ({error}); {format_duration(value)} holds instead.'
+        problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
             name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
         )
@@ -221,7 +221,7 @@ def _success_ttl(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     try:
         asked = seconds(text)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is no duration ({error}); {format_duration(value)} holds instead.'
+        problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
             name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
         )

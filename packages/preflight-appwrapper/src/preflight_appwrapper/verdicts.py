@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .objects import Condition
 from .lenient import lenient
+from .objects import Condition
 
 __all__ = ["BUILT_IN", "FailureRule", "Says", "Verdict", "verdict"]
 
@@ -24,7 +24,7 @@ _MOST_CONDITIONS: Final = 64
 _MOST_TEXT: Final = 256
 
 
-class Test(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class StatusMatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from the object) is among ``values``."""
 
     condition: str = ""
@@ -38,8 +38,8 @@ class FailureRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
     group: str
     kind: str
-    failed: tuple[Test, ...] = ()
-    finished: tuple[Test, ...] = ()
+    failed: tuple[StatusMatch, ...] = ()
+    finished: tuple[StatusMatch, ...] = ()
     owns_pods: bool = False
     unless_finished: bool = False
 
@@ -55,8 +55,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     owns_pods: bool = False
 
 
-def _condition(type_: str) -> tuple[Test, ...]:
-    return (Test(condition=type_),)
+def _condition(type_: str) -> tuple[StatusMatch, ...]:
+    return (StatusMatch(condition=type_),)
 
 
 BUILT_IN: Final = (
@@ -79,8 +79,8 @@ BUILT_IN: Final = (
         group="ray.io",
         kind="RayJob",
         # ValidationFailed is final, too: the operator never looks at such a RayJob again.
-        failed=(Test(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),),
-        finished=(Test(path="status.jobDeploymentStatus", values=("Complete",)),),
+        failed=(StatusMatch(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),),
+        finished=(StatusMatch(path="status.jobDeploymentStatus", values=("Complete",)),),
         unless_finished=True,
     ),
 )
@@ -111,7 +111,7 @@ def _says(rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Co
     return "nothing", ""
 
 
-def _holds(test: Test, raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> str | None:
+def _holds(test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> str | None:
     if test.condition:
         found = conditions.get(test.condition)
         if found is None or found.status != "True":
@@ -126,17 +126,17 @@ def _holds(test: Test, raw: Mapping[str, Any], conditions: Mapping[str, Conditio
 
 def _waves(raw: Mapping[str, Any]) -> bool:
     """A Job with more completions than pods at once is between two waves until it says Complete."""
-    completions = _at(raw, "spec.completions")
-    parallelism = _at(raw, "spec.parallelism")
-    succeeded = _at(raw, "status.succeeded")
-    if not _whole(completions):
+    completions = _whole(_at(raw, "spec.completions"))
+    parallelism = _whole(_at(raw, "spec.parallelism"))
+    succeeded = _whole(_at(raw, "status.succeeded"))
+    if completions is None:
         return False
-    at_once = parallelism if _whole(parallelism) else 1
-    return completions > at_once or completions > (succeeded if _whole(succeeded) else 0)
+    at_once = 1 if parallelism is None else parallelism
+    return completions > at_once or completions > (succeeded or 0)
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _suspension(raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> tuple[bool, datetime | None]:

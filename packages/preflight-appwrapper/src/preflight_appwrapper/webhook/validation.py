@@ -76,7 +76,7 @@ def _of_components(wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Se
         yield from _of_namespace(component, namespace, where)
         yield from _of_kind((group, version, kind), served, where)
         labels = _at(component.template, "metadata", "labels")
-        if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):  # noqa: PLR6201
+        if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
             yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
         fixed = _at(component.template, "metadata", "name")
         if isinstance(fixed, str) and fixed:
@@ -87,7 +87,7 @@ def _of_components(wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Se
 
 def _of_namespace(component: Component, namespace: str, where: str) -> Iterator[str]:
     found = _at(component.template, "metadata", "namespace")
-    if found not in (None, "", namespace):  # noqa: PLR6201 (it may be a list)
+    if found not in (None, "", namespace):
         yield f"{where}.metadata.namespace: is {printable(str(found), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
 
 
@@ -147,7 +147,7 @@ def _of_template(component: Component, path: str, name: str, where: str) -> Iter
         yield f"{where}: {error}."
         return
     labels = _at(template, "metadata", "labels")
-    if isinstance(labels, dict) and labels.get(LABEL) not in (None, name):  # noqa: PLR6201
+    if isinstance(labels, dict) and labels.get(LABEL) not in (None, name):
         yield f"{where}: the pod template's label {LABEL} has another value than the wrapper's name; remove it."
 
 
