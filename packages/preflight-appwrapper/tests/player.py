@@ -44,7 +44,9 @@ def bare_pod(prefix: str = "probe-") -> dict[str, Any]:
     }
 
 
-def wrapper(*templates: dict[str, Any], suspend: bool = False, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def wrapper(
+    *templates: dict[str, Any], suspend: bool = False, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
     return {
         "apiVersion": "workload.codeflare.dev/v1beta2",
         "kind": "AppWrapper",
@@ -110,7 +112,12 @@ class Player:
         """So long, with every look that is said to come in between."""
         end = self.world.now + timedelta(seconds=seconds)
         made = self.settle()
-        while self.world.wrapper is not None and made.next is not None and made.next.at is not None and made.next.at <= end:
+        while (
+            self.world.wrapper is not None
+            and made.next is not None
+            and made.next.at is not None
+            and made.next.at <= end
+        ):
             if made.next.at <= self.world.now:
                 self.world.now += timedelta(milliseconds=100)
             self.world.now = max(self.world.now, made.next.at)

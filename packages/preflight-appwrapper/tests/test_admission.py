@@ -151,7 +151,11 @@ def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> No
     [
         ("spec__components__0__template", service(), "spec.components[0].template: cannot be changed"),
         ("spec__components", [], "spec.components: the number of components cannot be changed"),
-        ("spec__components__0__podSets", [{"path": PATH, "replicas": 3}], "spec.components[0].podSets: cannot be changed"),
+        (
+            "spec__components__0__podSets",
+            [{"path": PATH, "replicas": 3}],
+            "spec.components[0].podSets: cannot be changed",
+        ),
         ("spec__managedBy", "other", "spec.managedBy: cannot be changed"),
         ("metadata__labels", {"workload.codeflare.dev/user": "bob"}, "metadata.labels: workload.codeflare.dev/user"),
     ],
@@ -204,7 +208,7 @@ def test_a_second_call_on_its_own_output_changes_nothing() -> None:
 def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_others() -> None:
     workers = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}}
     template = {"spec": {"containers": [{"name": "a"}]}}
-    workers["spec"] = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}  # type: ignore[assignment]
+    workers["spec"] = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
     raw = wrapper(job(), workers)
     made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labelled=False))["spec"]["components"]
     assert "podSets" not in made[0]

@@ -87,7 +87,9 @@ def end_state(one: Player) -> tuple[object, ...]:
     objects = sorted((kind, name.rstrip("0123456789")) for _, kind, name in one.world.objects)
     owners = sorted(it["metadata"]["uid"] for it in one.world.objects.values())
     orphans = [it for it in one.world.pods.values() if it["metadata"]["ownerReferences"][0]["uid"] not in owners]
-    status = [one.world.condition(it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")]
+    status = [
+        one.world.condition(it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
+    ]
     count = one.world.wrapper and one.world.wrapper["status"].get("resettingCount", 0)
     return one.phase, count, objects, len(one.world.pods), len(orphans), status
 

@@ -171,7 +171,13 @@ def test_rule_4_moves_a_running_pod_off_a_marked_node_uncounted() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "gpus", "going"),
-    [("Pending", 8, False), ("Succeeded", 8, False), ("Running", "0", False), ("Running", -1, False), ("Running", 8, True)],
+    [
+        ("Pending", 8, False),
+        ("Succeeded", 8, False),
+        ("Running", "0", False),
+        ("Running", -1, False),
+        ("Running", 8, True),
+    ],
 )
 def test_rule_4_concerns_running_pods_that_ask_for_the_resource(phase: str, gpus: object, going: bool) -> None:
     found = judged(status(1), pod("a", phase, gpus=gpus, going=going), nodes=SICK, components=(present(says="more"),))
@@ -201,7 +207,14 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
         (left("failed", gated=False, code=0), 6),
         (left("failed", name="mine"), 6),
         ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}]}, 6),
-        ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1, "message": "?"}}}]}, 6),
+        (
+            {
+                "initContainerStatuses": [
+                    {"name": "preflight-x", "state": {"terminated": {"exitCode": 1, "message": "?"}}}
+                ]
+            },
+            6,
+        ),
     ],
 )
 def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int) -> None:
@@ -304,7 +317,9 @@ def test_the_clock_begins_when_a_job_is_resumed() -> None:
     assert ruled(judged(status(2, ready=9999), components=(one,))) == (9, "waiting")
 
 
-def examining(seconds_ago: float, *, ended: float | None = None, name: str = "preflight-nccl-allreduce") -> dict[str, Any]:
+def examining(
+    seconds_ago: float, *, ended: float | None = None, name: str = "preflight-nccl-allreduce"
+) -> dict[str, Any]:
     begun = (NOW - timedelta(seconds=seconds_ago)).isoformat()
     if ended is None:
         state: dict[str, Any] = {"running": {"startedAt": begun}}

@@ -103,7 +103,13 @@ def test_exit_codes_are_whole_numbers_and_what_is_none_is_named(text: str, codes
 
 @pytest.mark.parametrize(
     ("terminal", "retryable", "code", "ends"),
-    [("3", "", 3, True), ("3", "", 4, False), (None, "10, 20", 10, False), (None, "10,20", 11, True), (None, None, 1, False)],
+    [
+        ("3", "", 3, True),
+        ("3", "", 4, False),
+        (None, "10, 20", 10, False),
+        (None, "10,20", 11, True),
+        (None, None, 1, False),
+    ],
 )
 def test_a_code_ends_the_retries_when_it_is_terminal_or_not_among_the_retryable(
     terminal: str | None, retryable: str | None, code: int, ends: bool

@@ -134,7 +134,7 @@ def test_kueue_does_not_know_a_leader_worker_set() -> None:
     ],
 )
 def test_a_path_that_leads_to_no_pod_template_says_why(path: str, why: str) -> None:
-    with pytest.raises(PodSetError, match=".") as caught:
+    with pytest.raises(PodSetError) as caught:
         pod_template(job(), path)
     assert why in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -142,7 +142,7 @@ def test_a_path_that_leads_to_no_pod_template_says_why(path: str, why: str) -> N
 
 @pytest.mark.parametrize("replicas", ["3", 1.5, True, [], {}])
 def test_replicas_that_are_no_whole_number_are_refused(replicas: object) -> None:
-    with pytest.raises(PodSetError, match="template.spec.replicas is no whole number"):
+    with pytest.raises(PodSetError, match=r"template\.spec\.replicas is no whole number"):
         inferred(of("apps/v1", "Deployment", template=TEMPLATE, replicas=replicas))
 
 

@@ -190,7 +190,9 @@ JSON = st.recursive(
 
 
 def a_condition() -> st.SearchStrategy[Any]:
-    times = st.sampled_from(["2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "soon", "2026-01-01T00:00:00"])
+    times = st.sampled_from(
+        ["2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "soon", "2026-01-01T00:00:00"]
+    )
     return st.fixed_dictionaries(
         {"type": st.sampled_from(TYPES)},
         optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": st.text(max_size=5), "lastTransitionTime": times},

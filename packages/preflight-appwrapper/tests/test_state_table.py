@@ -290,7 +290,9 @@ def test_nothing_is_written_while_nothing_happens() -> None:
 
 
 def test_the_pause_runs_from_the_end_of_deletion() -> None:
-    player = started(Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"})))
+    player = started(
+        Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"}))
+    )
     player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
     player.world.run("Failed")
     player.settle()
@@ -303,7 +305,9 @@ def test_the_pause_runs_from_the_end_of_deletion() -> None:
 
 
 def test_the_second_failure_has_a_whole_grace_again() -> None:
-    player = failing(Player(wrapper(annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"})))
+    player = failing(
+        Player(wrapper(annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"}))
+    )
     player.until("Resetting")
     player.until("Running")
     player.wait(60)
@@ -416,7 +420,14 @@ def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
 
 
 def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
-    player = started(Player(wrapper(job(), {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {"containers": [{}]}})))
+    player = started(
+        Player(
+            wrapper(
+                job(),
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {"containers": [{}]}},
+            )
+        )
+    )
     player.world.wrapper["status"] = {}  # type: ignore[index]
     player.world.check = lambda: None  # type: ignore[method-assign] # the status is not ours for a while
     player.until("Running")

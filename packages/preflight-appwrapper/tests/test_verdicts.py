@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from preflight_appwrapper.verdicts import BUILT_IN, FailureRule, StatusMatch, verdict
 
 
-def of(api: str, kind: str, *conditions: tuple[str, str], status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+def of(
+    api: str, kind: str, *conditions: tuple[str, str], status: dict[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
     found = [{"type": type_, "status": value, "reason": "R", "message": "m"} for type_, value in conditions]
     return {"apiVersion": api, "kind": kind, "spec": spec, "status": {"conditions": found, **(status or {})}}
 
@@ -64,21 +66,29 @@ def test_a_component_that_is_held_back_by_itself_is_known(spec: dict[str, Any]) 
 
 def test_the_end_of_a_suspension_is_known() -> None:
     raw = of("batch/v1", "Job", suspend=False)
-    raw["status"]["conditions"] = [{"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    raw["status"]["conditions"] = [
+        {"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    ]
     found = verdict(raw)
     assert not found.suspended
     assert found.resumed == datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_further_kind_is_read_as_it_is_configured() -> None:
-    rule = FailureRule(group="example.com", kind="Train", failed=(StatusMatch(path="status.state", values=("Broken",)),))
+    rule = FailureRule(
+        group="example.com", kind="Train", failed=(StatusMatch(path="status.state", values=("Broken",)),)
+    )
     assert verdict(of("example.com/v1", "Train", status={"state": "Broken"}), (*BUILT_IN, rule)).says == "failed"
 
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda below: st.lists(below, max_size=4)
-    | st.dictionaries(st.sampled_from(["type", "status", "conditions", "spec", "suspend", "completions", "succeeded"]), below),
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "status", "conditions", "spec", "suspend", "completions", "succeeded"]), below
+        )
+    ),
     max_leaves=20,
 )
 

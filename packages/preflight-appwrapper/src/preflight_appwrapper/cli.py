@@ -129,7 +129,9 @@ def _explain(args: argparse.Namespace) -> int:
     except document.DocumentError as error:
         raise ConfigError([f"{args.file}: {problem}" for problem in error.problems]) from None
     if not isinstance(raw, dict) or raw.get("apiVersion") != API_VERSION or raw.get("kind") != KIND:
-        raise ConfigError([f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}."])
+        raise ConfigError(
+            [f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}."]
+        )
     found = plan(wrapper_from(raw), rules)
     if args.output == "json":
         print(json.dumps(msgspec.to_builtins(found), indent=2))

@@ -71,7 +71,14 @@ def component_is(one: ComponentStatus) -> str:
 
 
 def _set(
-    conditions: tuple[Condition, ...], type_: str, value: bool | None, reason: str, *, message: str, now: datetime, seen: int
+    conditions: tuple[Condition, ...],
+    type_: str,
+    value: bool | None,
+    reason: str,
+    *,
+    message: str,
+    now: datetime,
+    seen: int,
 ) -> tuple[Condition, ...]:
     status = "Unknown" if value is None else str(value)
     old = find(conditions, type_)
@@ -90,7 +97,9 @@ def _set(
 def put(
     status: Status, type_: str, value: bool, reason: str, message: str = "", *, now: datetime, generation: int = 0
 ) -> Status:
-    return replace(status, conditions=_set(status.conditions, type_, value, reason, message=message, now=now, seen=generation))
+    return replace(
+        status, conditions=_set(status.conditions, type_, value, reason, message=message, now=now, seen=generation)
+    )
 
 
 def put_component(

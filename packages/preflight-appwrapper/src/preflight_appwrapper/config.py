@@ -126,7 +126,9 @@ def rules_of(raw: object) -> Rules:
 def _used(raw: object) -> dict[str, str]:
     """By name: the alias that the file uses instead."""
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
-    return {new: old for old, new in _ALIASES.items() if isinstance(section, dict) and old in section and new not in section}
+    return {
+        new: old for old, new in _ALIASES.items() if isinstance(section, dict) and old in section and new not in section
+    }
 
 
 def _as_written(problem: str, used: Mapping[str, str]) -> str:

@@ -79,7 +79,9 @@ def _begun(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parame
     if attempt.fatal:
         return Creation(status=status, fatal=f"{where}: {what} was refused: {attempt.error}")
     if attempt.unclear and not one.confirmed:
-        return Creation(status=status, actions=(Confirm(i),), next=_wait(what, None, "no answer came, so it is asked for"))
+        return Creation(
+            status=status, actions=(Confirm(i),), next=_wait(what, None, "no answer came, so it is asked for")
+        )
     if over(c.since(status, c.DEPLOYED) or now, p.admission, now):
         return Creation(status=status, late=f"{where}: {what} could not be created: {attempt.error}")
     again = attempt.at + _pause(attempt)

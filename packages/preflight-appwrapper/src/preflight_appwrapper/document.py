@@ -36,7 +36,9 @@ def read(text: str) -> Any:
     except (RecursionError, ValueError) as error:
         if isinstance(error, DocumentError):
             raise
-        raise DocumentError(["the file: is nested too deeply, or has a value that cannot be read; correct it."]) from None
+        raise DocumentError(
+            ["the file: is nested too deeply, or has a value that cannot be read; correct it."]
+        ) from None
 
 
 def _doubles(root: yaml.Node) -> list[str]:

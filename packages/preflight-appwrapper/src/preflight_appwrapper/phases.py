@@ -21,7 +21,19 @@ from .rules import Parameters, Rules
 from .seen import AddFinalizer, Confirm, Figures, Holding, Next, RemoveFinalizer, Say, Seen, Step
 from .table import ROWS
 
-__all__ = ["Look", "failed", "leftover", "resetting", "resuming", "running", "succeeded", "suspended", "suspending", "terminating", "unseen"]
+__all__ = [
+    "Look",
+    "failed",
+    "leftover",
+    "resetting",
+    "resuming",
+    "running",
+    "succeeded",
+    "suspended",
+    "suspending",
+    "terminating",
+    "unseen",
+]
 
 _EVACUATIONS = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 
@@ -42,7 +54,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     def say(self, reason: str, message: str, *, warning: bool = False) -> Say:
         """Once a version of the wrapper: only one leader can have written the status that this goes with."""
-        return Say(reason=reason, message=message, warning=warning, key=f"{reason}/{self.wrapper.metadata.resource_version}")
+        return Say(
+            reason=reason, message=message, warning=warning, key=f"{reason}/{self.wrapper.metadata.resource_version}"
+        )
 
     def take(self, row: str, status: Status, **more: object) -> Step:
         return msgspec.structs.replace(
@@ -184,7 +198,9 @@ def _creating(look: Look, step: Step) -> Step:
         return replace(step, next=_at_once(look, "Running", "there is nothing to create"))
     if made.done:
         said = look.say("Running", "all components are created")
-        return look.take("created", made.status, say=(*step.say, said), next=_at_once(look, "Running", "all is created"))
+        return look.take(
+            "created", made.status, say=(*step.say, said), next=_at_once(look, "Running", "all is created")
+        )
     return replace(step, status=made.status, actions=(*step.actions, *made.actions), next=made.next)
 
 
@@ -301,7 +317,9 @@ def _reset(look: Look, status: Status, row: str, reason: str, why: str, *, count
         status = look.put(status, c.UNHEALTHY, True, reason, why)
     status = look.put(status, c.READY, False, "Resetting")
     status = _deleting(look, c.drop(status, c.DELETING))
-    which = f"reset {status.resetting_count} of {look.p.retry_limit}" if counted else f"evacuation {status.migration_count}"
+    which = (
+        f"reset {status.resetting_count} of {look.p.retry_limit}" if counted else f"evacuation {status.migration_count}"
+    )
     again = format_duration(_retry_pause(look, status))
     said = look.say("Resetting", f"{which}: {why}; created again {again} after everything is deleted", warning=True)
     return _begin_deletion(look, look.take(row, status, say=(said,)))

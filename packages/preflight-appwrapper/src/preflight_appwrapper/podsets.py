@@ -13,7 +13,16 @@ from typing import Any, Final
 from .objects import PREFIX, ComponentStatus, PodSet
 from .objects import Component as _Component
 
-__all__ = ["MOST_POD_SETS", "PodSetError", "group_kind", "inferred", "initial", "kueue_knows", "pod_sets", "pod_template"]
+__all__ = [
+    "MOST_POD_SETS",
+    "PodSetError",
+    "group_kind",
+    "inferred",
+    "initial",
+    "kueue_knows",
+    "pod_sets",
+    "pod_template",
+]
 
 MOST_POD_SETS: Final = 8
 """Of a wrapper: Kueue's own limit for a Workload."""
@@ -36,7 +45,9 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
     """The pod template at ``path`` (``template.spec.template``) of the manifest ``template``. Raises :class:`PodSetError`."""
     match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
     if match is None:
-        raise PodSetError(f'"{path:.80}" is no path; write template, then .field or [index], e.g. template.spec.template')
+        raise PodSetError(
+            f'"{path:.80}" is no path; write template, then .field or [index], e.g. template.spec.template'
+        )
     found: Any = template
     walked = "template"
     for step in _STEP.finditer(match[1]):
@@ -101,7 +112,6 @@ def _or_none(component: _Component) -> tuple[PodSet, ...]:
         return pod_sets(component)
     except PodSetError:
         return ()
-
 
 
 def _at(template: object, *keys: str | int) -> Any:

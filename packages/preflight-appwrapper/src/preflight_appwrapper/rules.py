@@ -145,7 +145,9 @@ _TTL: Final = "successTTLDuration"
 _LIMIT: Final = "retryLimit"
 _TERMINAL: Final = "terminalExitCodes"
 _RETRYABLE: Final = "retryableExitCodes"
-FAULT_TOLERANCE: Final = frozenset(PREFIX + key for key in (*(it[2] for it in _PERIODS), _TTL, _LIMIT, _TERMINAL, _RETRYABLE))
+FAULT_TOLERANCE: Final = frozenset(
+    PREFIX + key for key in (*(it[2] for it in _PERIODS), _TTL, _LIMIT, _TERMINAL, _RETRYABLE)
+)
 """The annotations that are read here; they belong on the wrapper's own metadata."""
 
 
@@ -244,9 +246,7 @@ def _retry_limit(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     shown = printable(text, 60)
     asked = _int32(text)
     if asked is None:
-        problem = (
-            f'annotation {annotation}: "{shown}" is no whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
-        )
+        problem = f'annotation {annotation}: "{shown}" is no whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
         return Parameter(
             name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
         )

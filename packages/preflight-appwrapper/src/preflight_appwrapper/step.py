@@ -40,9 +40,7 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
     if not seen.complete:
         waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
         return Step(status=wrapper.status, next=waits, parameters=p)
-    look = phases.Look(
-        wrapper=wrapper, status=c.repaired(wrapper.status, now), seen=seen, rules=rules, p=p, now=now
-    )
+    look = phases.Look(wrapper=wrapper, status=c.repaired(wrapper.status, now), seen=seen, rules=rules, p=p, now=now)
     if wrapper.metadata.deletion_timestamp is not None:
         made = phases.terminating(look)
     else:
@@ -53,6 +51,7 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
         # A phase that we do not know, or one that only a deletion leads to, was written by somebody else.
         made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
     said = tuple(
-        Say(reason="BadAnnotation", message=problem, warning=True, key=f"annotation/{key}") for key, problem in p.problems
+        Say(reason="BadAnnotation", message=problem, warning=True, key=f"annotation/{key}")
+        for key, problem in p.problems
     )
     return replace(made, say=tuple(one for one in (*made.say, *said) if one.key not in seen.said))

@@ -32,7 +32,13 @@ _ALL: Final = PHASES
 ROWS: Final[dict[str, Row]] = {
     row.name: row
     for row in (
-        Row("seen", ("",), "first sight", "Suspended", "`componentStatus`: pod sets as declared, else as they follow from the kind"),
+        Row(
+            "seen",
+            ("",),
+            "first sight",
+            "Suspended",
+            "`componentStatus`: pod sets as declared, else as they follow from the kind",
+        ),
         Row(
             "leftover",
             ("", "Suspended", "Resuming", "Running"),
@@ -48,7 +54,13 @@ ROWS: Final[dict[str, Row]] = {
             "finalizer first; QR=T, RD=T, PodsReady=F, Unhealthy=F, DeletingResources removed",
         ),
         Row("resuming-suspend", ("Resuming",), "`suspend` is true", "Suspending", "deletion"),
-        Row("created", ("Resuming",), "all components are created", "Running", "status written before and after each create"),
+        Row(
+            "created",
+            ("Resuming",),
+            "all components are created",
+            "Running",
+            "status written before and after each create",
+        ),
         Row("create-fatal", ("Resuming",), "a create that can never succeed", "Failed", "Unhealthy=T `CreateFailed`"),
         Row(
             "create-late",
@@ -66,13 +78,39 @@ ROWS: Final[dict[str, Row]] = {
         ),
         Row("running-suspend", ("Running",), "`suspend` is true", "Suspending", "deletion"),
         Row("succeeded", ("Running",), "rule 3", "Succeeded", "QR=F at once"),
-        Row("reset", ("Running",), "rule 2, 5, 6, 7 or 8, grace over, a reset is left", "Resetting", "counted; deletion"),
-        Row("evacuate", ("Running",), "rule 4 or 5, a reset is left", "Resetting", "not counted; `migrationCount` +1; deletion"),
+        Row(
+            "reset", ("Running",), "rule 2, 5, 6, 7 or 8, grace over, a reset is left", "Resetting", "counted; deletion"
+        ),
+        Row(
+            "evacuate",
+            ("Running",),
+            "rule 4 or 5, a reset is left",
+            "Resetting",
+            "not counted; `migrationCount` +1; deletion",
+        ),
         Row("failed", ("Running",), "rule 1, a terminal exit code, or no reset is left", "Failed", "Unhealthy=T"),
-        Row("suspended", ("Suspending",), "everything is deleted", "Suspended", "RD=F, QR=F; also if `suspend` is false by now"),
+        Row(
+            "suspended",
+            ("Suspending",),
+            "everything is deleted",
+            "Suspended",
+            "RD=F, QR=F; also if `suspend` is false by now",
+        ),
         Row("resetting-suspend", ("Resetting",), "`suspend` is true", "Suspending", "deletion goes on"),
-        Row("reset-deleted", ("Resetting",), "everything is deleted", "Resetting", "RD=F; RetryPausePeriod begins; QR stays T"),
-        Row("retry", ("Resetting",), "RetryPausePeriod is over", "Resuming", "RD=T, Unhealthy=F, DeletingResources removed"),
+        Row(
+            "reset-deleted",
+            ("Resetting",),
+            "everything is deleted",
+            "Resetting",
+            "RD=F; RetryPausePeriod begins; QR stays T",
+        ),
+        Row(
+            "retry",
+            ("Resetting",),
+            "RetryPausePeriod is over",
+            "Resuming",
+            "RD=T, Unhealthy=F, DeletingResources removed",
+        ),
         Row(
             "failed-delete",
             ("Failed",),
@@ -84,7 +122,13 @@ ROWS: Final[dict[str, Row]] = {
         Row("succeeded-delete", ("Succeeded",), "SuccessTTL is over since QR=F", "Succeeded", "deletion"),
         Row("succeeded-deleted", ("Succeeded",), "everything is deleted", "Succeeded", "RD=F"),
         Row("terminating", _ALL[:-1], "`deletionTimestamp` is set", "Terminating", "deletion, or going on with one"),
-        Row("gone", ("Terminating",), "everything is deleted", "Terminating", "RD=F, QR=F; then the finalizer is removed"),
+        Row(
+            "gone",
+            ("Terminating",),
+            "everything is deleted",
+            "Terminating",
+            "RD=F, QR=F; then the finalizer is removed",
+        ),
     )
 }
 

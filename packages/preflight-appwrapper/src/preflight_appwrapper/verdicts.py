@@ -60,7 +60,9 @@ def _condition(type_: str) -> tuple[StatusMatch, ...]:
 
 
 BUILT_IN: Final = (
-    FailureRule(group="batch", kind="Job", failed=_condition("Failed"), finished=_condition("Complete"), owns_pods=True),
+    FailureRule(
+        group="batch", kind="Job", failed=_condition("Failed"), finished=_condition("Complete"), owns_pods=True
+    ),
     FailureRule(
         group="kubeflow.org",
         kind="PyTorchJob",
@@ -69,9 +71,7 @@ BUILT_IN: Final = (
         owns_pods=True,
     ),
     FailureRule(group="kubeflow.org", kind="MPIJob", failed=_condition("Failed"), finished=_condition("Succeeded")),
-    FailureRule(
-        group="jobset.x-k8s.io", kind="JobSet", failed=_condition("Failed"), finished=_condition("Completed")
-    ),
+    FailureRule(group="jobset.x-k8s.io", kind="JobSet", failed=_condition("Failed"), finished=_condition("Completed")),
     FailureRule(
         group="trainer.kubeflow.org", kind="TrainJob", failed=_condition("Failed"), finished=_condition("Complete")
     ),

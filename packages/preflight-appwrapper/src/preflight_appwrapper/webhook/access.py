@@ -32,7 +32,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def reviews(wrapper: AppWrapper, user: User, namespace: str, served: Mapping[Kind, Served]) -> dict[int, dict[str, Any]]:
+def reviews(
+    wrapper: AppWrapper, user: User, namespace: str, served: Mapping[Kind, Served]
+) -> dict[int, dict[str, Any]]:
     """By component: the SubjectAccessReview to create. One that is not served is denied without."""
     found: dict[int, dict[str, Any]] = {}
     for i, component in enumerate(wrapper.spec.components):
