@@ -1,7 +1,11 @@
-"""What holds for every history: of a cluster that does as it likes, and of wrappers that somebody has edited by hand."""
+"""What holds for every history: of a cluster that does as it likes, and of wrappers that somebody has edited by hand.
+
+APPWRAPPER_HISTORIES is how many histories of 40 steps are played (60).
+"""
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -174,7 +178,10 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=int(os.environ.get("APPWRAPPER_HISTORIES", "60")),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestHistories = pytest.mark.timeout(600)(Histories.TestCase)
 
