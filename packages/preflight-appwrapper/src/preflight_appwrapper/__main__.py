@@ -1,0 +1,5 @@
+"""`python -m preflight_appwrapper`."""
+
+from .cli import main
+
+main()

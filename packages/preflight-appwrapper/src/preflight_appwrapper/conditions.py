@@ -1,0 +1,125 @@
+"""Conditions of a wrapper and of its components: types, reasons, and how they change. Pure.
+
+``lastTransitionTime`` moves only when ``status`` moves; a message may change without it. Times have whole seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from .objects import ComponentStatus, Condition, Status
+
+__all__ = [
+    "DELETING",
+    "DEPLOYED",
+    "FINISHED",
+    "QUOTA",
+    "READY",
+    "UNHEALTHY",
+    "component_is",
+    "drop",
+    "find",
+    "is_false",
+    "is_true",
+    "put",
+    "put_component",
+    "repaired",
+    "since",
+]
+
+QUOTA: Final = "QuotaReserved"
+DEPLOYED: Final = "ResourcesDeployed"
+READY: Final = "PodsReady"
+UNHEALTHY: Final = "Unhealthy"
+DELETING: Final = "DeletingResources"
+FINISHED: Final = "Finished"
+"""Of a component, and of our own making: it was seen to end well, so that it may be gone."""
+
+_SKEW: Final = timedelta(minutes=5)
+"""Clocks of leaders differ; a transition further in the future than this was written by hand, and its period would never end."""
+_MOST: Final = 32
+"""Conditions that are kept; we have five."""
+
+
+def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+    return next((one for one in conditions if one.type == type_), None)
+
+
+def is_true(status: Status | ComponentStatus, type_: str) -> bool:
+    found = find(status.conditions, type_)
+    return found is not None and found.status == "True"
+
+
+def is_false(status: Status | ComponentStatus, type_: str) -> bool:
+    found = find(status.conditions, type_)
+    return found is not None and found.status == "False"
+
+
+def since(status: Status, type_: str) -> datetime | None:
+    """When the condition got the status that it has."""
+    found = find(status.conditions, type_)
+    return found.last_transition_time if found else None
+
+
+def component_is(one: ComponentStatus) -> str:
+    """``True``: created. ``Unknown``: its creation was begun. ``False``: it was deleted, or refused. Empty: never begun."""
+    found = find(one.conditions, DEPLOYED)
+    return found.status if found else ""
+
+
+def _set(
+    conditions: tuple[Condition, ...],
+    type_: str,
+    value: bool | None,
+    reason: str,
+    *,
+    message: str,
+    now: datetime,
+    seen: int,
+) -> tuple[Condition, ...]:
+    status = "Unknown" if value is None else str(value)
+    old = find(conditions, type_)
+    moved = old is None or old.status != status or old.last_transition_time is None
+    at = now.replace(microsecond=0)
+    if old is not None and old.last_transition_time is not None:  # clocks of two leaders differ; times never go back
+        at = max(at, old.last_transition_time) if moved else old.last_transition_time
+    made = Condition(
+        type=type_, status=status, reason=reason, message=message, last_transition_time=at, observed_generation=seen
+    )
+    if old is None:
+        return (*conditions, made)
+    return tuple(made if one is old else one for one in conditions)
+
+
+def put(
+    status: Status, type_: str, value: bool, reason: str, message: str = "", *, now: datetime, generation: int = 0
+) -> Status:
+    return replace(
+        status, conditions=_set(status.conditions, type_, value, reason, message=message, now=now, seen=generation)
+    )
+
+
+def put_component(
+    one: ComponentStatus, type_: str, value: bool | None, reason: str, message: str = "", *, now: datetime
+) -> ComponentStatus:
+    return replace(one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0))
+
+
+def drop(status: Status, type_: str) -> Status:
+    return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
+
+
+def repaired(status: Status, now: datetime) -> Status:
+    """``status`` with each condition once, and a time that a period can be counted from."""
+    kept: dict[str, Condition] = {}
+    for one in status.conditions[: 4 * _MOST]:
+        if one.type and one.type not in kept and len(kept) < _MOST:
+            at = one.last_transition_time
+            if at is None or at > now + _SKEW:
+                one = replace(one, last_transition_time=now.replace(microsecond=0))  # noqa: PLW2901
+            kept[one.type] = one
+    conditions = tuple(kept.values())
+    return status if conditions == status.conditions else replace(status, conditions=conditions)

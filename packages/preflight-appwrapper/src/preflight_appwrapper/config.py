@@ -1,0 +1,238 @@
+"""The operator's configuration. One Struct is its schema; :func:`parse` lists *every* problem of a file with its path. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+import msgspec
+from msgspec import Meta
+from preflight_proto import schema_errors
+
+from . import document
+from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds
+from .verdicts import BUILT_IN, FailureRule
+
+__all__ = ["Config", "ConfigError", "json_schema", "parse", "rules_of"]
+
+Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Keys in camel case; others are refused."""
+
+
+class FaultTolerance(_Section, frozen=True, kw_only=True):
+    """Defaults of the parameters that a wrapper's annotations can change. ``failedPods``: ``unreplaced`` counts a failed pod until its
+    controller has made up for it, ``any`` counts it always."""
+
+    admission_grace_period: Duration = "1m"
+    warmup_grace_period: Duration = "5m"
+    failure_grace_period: Duration = "1m"
+    retry_pause_period: Duration = "90s"
+    retry_limit: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 3
+    forceful_deletion_grace_period: Duration = "10m"
+    success_ttl: Duration = msgspec.field(name="successTTL", default="168h")
+    grace_period_maximum: Duration = "24h"
+    preflight_allowance: Duration = "20m"
+    failed_pods: Literal["unreplaced", "any"] = "unreplaced"
+
+
+class ResourceTaint(_Section, frozen=True, kw_only=True):
+    """A node label, its value, and what that value means for pods that ask for the resource."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=317)]
+    value: Annotated[str, Meta(max_length=63)]
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class AutopilotSection(_Section, frozen=True, kw_only=True):
+    """``resourceTaints``: by resource name."""
+
+    inject_anti_affinities: bool = True
+    monitor_nodes: bool = True
+    prefer_no_schedule_weight: Annotated[int, Meta(ge=1, le=100)] = 50
+    resource_taints: dict[str, tuple[ResourceTaint, ...]] = msgspec.field(
+        default_factory=lambda: {
+            name: tuple(ResourceTaint(key=one.key, value=one.value, effect=one.effect) for one in taints)
+            for name, taints in DEFAULT_TAINTS.items()
+        }
+    )
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """What a configuration file says. ``failureRules``: how the status of further kinds is read; one for a kind that is known
+    replaces what is known of it."""
+
+    fault_tolerance: FaultTolerance = FaultTolerance()
+    autopilot: AutopilotSection = AutopilotSection()
+    default_queue_name: Annotated[str, Meta(max_length=63)] = ""
+    scheduler_name: Annotated[str, Meta(max_length=253)] = ""
+    failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+_ALIASES: Final = {
+    "resetPause": "retryPausePeriod",
+    "deletionGracePeriod": "forcefulDeletionGracePeriod",
+    "successTTLCeiling": "successTTL",
+    "gracePeriodCeiling": "gracePeriodMaximum",
+}
+"""Names of the same settings in configurations of other controllers."""
+_GRACES: Final = {
+    "admission": "admissionGracePeriod",
+    "warmup": "warmupGracePeriod",
+    "failure": "failureGracePeriod",
+    "retry_pause": "retryPausePeriod",
+    "forceful_deletion": "forcefulDeletionGracePeriod",
+    "preflight_allowance": "preflightAllowance",
+}
+_OTHERS: Final = {"success_ttl": "successTTL", "maximum": "gracePeriodMaximum"}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`."""
+    return msgspec.json.schema(Config)
+
+
+def parse(text: str) -> Rules:
+    """The rules in the YAML document ``text``; an empty one gives the defaults. Raises :class:`ConfigError` with every problem."""
+    try:
+        raw = document.read(text)
+    except document.DocumentError as error:
+        raise ConfigError(error.problems) from None
+    return rules_of({} if raw is None else raw)
+
+
+def rules_of(raw: object) -> Rules:
+    """The rules in plain data. Raises :class:`ConfigError` with every problem."""
+    problems: list[str] = []
+    used = _used(raw)
+    try:
+        return _of(_renamed(raw, problems), problems)
+    except ConfigError as error:  # in the words of the file
+        said = [_as_written(problem, used) for problem in error.problems]
+        raise ConfigError(said) from None
+
+
+def _used(raw: object) -> dict[str, str]:
+    """By name: the alias that the file uses instead."""
+    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
+    return {
+        new: old for old, new in _ALIASES.items() if isinstance(section, dict) and old in section and new not in section
+    }
+
+
+def _as_written(problem: str, used: Mapping[str, str]) -> str:
+    for new, old in used.items():
+        if problem.startswith(f"faultTolerance.{new}:"):
+            return problem.replace(f"faultTolerance.{new}:", f"faultTolerance.{old}:", 1)
+    return problem
+
+
+def _of(raw: object, problems: list[str]) -> Rules:
+    validator = jsonschema.Draft202012Validator(json_schema())
+    problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
+    if problems:
+        raise ConfigError(problems)
+    config = msgspec.convert(raw, Config)
+    told = raw.get("faultTolerance", {}) if isinstance(raw, dict) else {}
+    periods = _periods(config, problems)
+    problems += _meaning(config, periods)
+    if problems:
+        raise ConfigError(problems)
+    return _rules(config, periods, frozenset(told))
+
+
+def _renamed(raw: object, problems: list[str]) -> object:
+    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(section, dict):
+        return raw
+    made = dict(section)
+    for old, new in _ALIASES.items():
+        if old not in made:
+            continue
+        if new in made:
+            problems.append(f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two.")
+            made.pop(old)
+        else:
+            made[new] = made.pop(old)
+    return {**raw, "faultTolerance": made}
+
+
+def _periods(config: Config, problems: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    given = msgspec.to_builtins(config.fault_tolerance)
+    for field, key in {**_GRACES, **_OTHERS}.items():
+        try:
+            found[field] = seconds(given[key])
+        except ValueError as error:
+            problems.append(f"faultTolerance.{key}: {error}.")
+    return found
+
+
+def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
+    problems, section = [], msgspec.to_builtins(config.fault_tolerance)
+    maximum = periods.get("maximum")
+    for field, key in _GRACES.items():
+        if field not in periods:
+            continue
+        if periods[field] < 0:
+            problems.append(f"faultTolerance.{key}: is {section[key]}; set a period of 0 or more.")
+        if maximum is not None and periods[field] > maximum:
+            problems.append(
+                f"faultTolerance.{key}: {section[key]} is more than gracePeriodMaximum, {section['gracePeriodMaximum']}; lower the one or raise the other."
+            )
+    if {"admission", "warmup"} <= periods.keys() and periods["admission"] > periods["warmup"]:
+        problems.append(
+            f"faultTolerance.admissionGracePeriod: {section['admissionGracePeriod']} is more than warmupGracePeriod, {section['warmupGracePeriod']}; lower the one or raise the other."
+        )
+    if periods.get("success_ttl", 1) <= 0:
+        problems.append(f"faultTolerance.successTTL: is {section['successTTL']}; set a period of more than 0.")
+    if maximum is not None and maximum <= 0:
+        problems.append(
+            f"faultTolerance.gracePeriodMaximum: is {section['gracePeriodMaximum']}; set a period of more than 0."
+        )
+    for i, rule in enumerate(config.failure_rules):
+        for name, tests in (("failed", rule.failed), ("finished", rule.finished)):
+            for j, test in enumerate(tests):
+                if bool(test.condition) == bool(test.path) or bool(test.path) != bool(test.values):
+                    problems.append(
+                        f"failureRules[{i}].{name}[{j}]: must have either condition, or path and values; correct it."
+                    )
+    return problems
+
+
+def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> Rules:
+    pilot = config.autopilot
+    own = {(one.group, one.kind) for one in config.failure_rules}
+    names = {key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()}
+    return Rules(
+        **periods,
+        retry_limit=config.fault_tolerance.retry_limit,
+        failed_pods=config.fault_tolerance.failed_pods,
+        scheduler_name=config.scheduler_name,
+        default_queue=config.default_queue_name,
+        autopilot=Autopilot(
+            inject=pilot.inject_anti_affinities,
+            monitor=pilot.monitor_nodes,
+            weight=pilot.prefer_no_schedule_weight,
+            taints={
+                name: tuple(Taint(one.key, one.value, one.effect) for one in taints)
+                for name, taints in pilot.resource_taints.items()
+            },
+        ),
+        failure_rules=(
+            *config.failure_rules,
+            *(one for one in BUILT_IN if (one.group, one.kind) not in own),
+        ),
+        set_=frozenset(names[key] for key in told if key in names),
+    )

@@ -1,0 +1,278 @@
+"""Whether a running workload is healthy: nine rules in their order, of which the first that applies decides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from . import conditions as c
+from .exits import Exit, exits, terminal
+from .objects import AppWrapper, Pod, Status
+from .periods import end, over
+from .rules import Parameters, Rules
+from .seen import Figures, Holding, Seen
+from .unhealthy_nodes import found_by_preflight, must_leave
+from .warmup import examined, is_examined
+
+__all__ = ["Judgement", "figures", "finished", "judge"]
+
+Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "fail"]
+
+_PREFLIGHTS_IN_A_ROW = 3
+"""So many evacuations in a row are not counted against the workload; a check that always fails is not the nodes' fault."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a reset for it is counted.
+    ``confirm``: components to be asked for. ``at``: when another rule may begin to hold, and ``then`` what that is."""
+
+    result: Result
+    holding: Holding
+    reason: str = ""
+    grace: bool = False
+    counts: bool = False
+    confirm: tuple[int, ...] = ()
+    at: datetime | None = None
+    then: str = ""
+
+
+def finished(status: Status, seen: Seen, index: int) -> bool:
+    """Whether the component has ended well, now or when it was last seen."""
+    known = status.component_status[index]
+    return seen.component(index).verdict.says == "finished" or c.is_true(known, c.FINISHED)
+
+
+def figures(wrapper: AppWrapper, seen: Seen, rules: Rules) -> Figures:
+    """The pods, by what they count as."""
+    status = wrapper.status
+    counts = {"Pending": 0, "Running": 0, "Succeeded": 0}
+    failed = [pod for pod in seen.pods if pod.status.phase == "Failed"]
+    for pod in seen.pods:
+        phase = pod.status.phase
+        if phase == "Succeeded":
+            counts[phase] += 1
+        elif phase != "Failed" and not pod.going:
+            counts["Running" if phase == "Running" else "Pending"] += 1
+    credit = _credit(status, seen)
+    made = Figures(
+        expected=status.expected,
+        pending=counts["Pending"],
+        running=counts["Running"],
+        succeeded=counts["Succeeded"],
+        failed=len(failed),
+        credit=credit,
+    )
+    counting = len(failed) if rules.failed_pods == "any" else len(list(_counting(wrapper, seen, made)))
+    return msgspec.structs.replace(made, counting=counting)
+
+
+def _credit(status: Status, seen: Seen) -> int:
+    """Pods that components which have ended well did not need, or whose objects are gone by now."""
+    credit, everything = 0, True
+    for i, known in enumerate(status.component_status):
+        if not known.expected:
+            continue
+        if not finished(status, seen, i):
+            everything = False
+            continue
+        uid = known.uid or seen.component(i).uid
+        if uid and (seen.component(i).verdict.owns_pods or any(pod.owner == uid for pod in seen.pods)):
+            found = sum(1 for pod in seen.pods if pod.owner == uid and not _lost(pod))
+            credit += max(0, known.expected - found)
+    if not everything:
+        return credit
+    return max(0, status.expected - sum(1 for pod in seen.pods if not _lost(pod)))
+
+
+def _lost(pod: Pod) -> bool:
+    """Neither pending nor running, nor succeeded."""
+    return pod.status.phase == "Failed" or (pod.going and pod.status.phase != "Succeeded")
+
+
+def _counting(wrapper: AppWrapper, seen: Seen, found: Figures) -> Iterator[Pod]:
+    """Failed pods that nobody has made up for."""
+    status = wrapper.status
+    made_up = found.ready >= found.expected
+    ended = {known.uid for i, known in enumerate(status.component_status) if known.uid and finished(status, seen, i)}
+    with_pods = [i for i, known in enumerate(status.component_status) if known.expected]
+    all_ended = bool(with_pods) and all(finished(status, seen, i) for i in with_pods)
+    for pod in seen.pods:
+        if pod.status.phase != "Failed":
+            continue
+        replaced = bool(pod.owner) and pod.owner != wrapper.metadata.uid
+        if (replaced and (made_up or all_ended)) or pod.owner in ended:
+            continue
+        yield pod
+
+
+def judge(wrapper: AppWrapper, seen: Seen, p: Parameters, rules: Rules, now: datetime) -> Judgement:
+    """Rules 1 to 9, on a complete view."""
+    found = figures(wrapper, seen, rules)
+    return (
+        _missing(wrapper, seen, found)
+        or _component_failed(wrapper, seen, found, p)
+        or _succeeded(seen, found)
+        or _evacuation(wrapper, seen, found)
+        or _failed_pods(wrapper, seen, found, p, rules)
+        or _too_few(wrapper, seen, found, p, now)
+        or _healthy(found)
+    )
+
+
+def _held(rule: int, found: Figures, sentence: str) -> Holding:
+    return Holding(rule=rule, sentence=sentence, figures=found)
+
+
+def _missing(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | None:
+    status, ask = wrapper.status, []
+    for i, known in enumerate(status.component_status):
+        if c.component_is(known) != "True" or finished(status, seen, i):
+            continue
+        one = seen.component(i)
+        same = one.ours and (not known.uid or known.uid == one.uid)
+        if one.state == "present" and same:
+            continue
+        if not one.confirmed or one.state == "unknown":
+            ask.append(i)
+            continue
+        what = {"absent": "is gone", "going": "is being deleted"}.get(one.state, "is another object of that name")
+        sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
+        return Judgement(result="fail", reason="MissingComponent", holding=_held(1, found, sentence))
+    if not ask:
+        return None
+    names = ", ".join(f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask)
+    sentence = f"{names} not seen by the watch, and asked for"
+    return Judgement(result="confirm", confirm=tuple(ask), holding=_held(1, found, sentence))
+
+
+def _component_failed(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters) -> Judgement | None:
+    for i, known in enumerate(wrapper.status.component_status):
+        one = seen.component(i)
+        if one.verdict.says != "failed" or c.component_is(known) != "True":
+            continue
+        said = f" ({one.verdict.message})" if one.verdict.message else ""
+        sentence = f"{known.kind} {known.name} says that it has failed{said}"
+        last = terminal((pod for pod in seen.pods if pod.status.phase == "Failed"), p.exit_codes)
+        if last is not None:
+            sentence += f"; {_exit(last)}, which ends the retries"
+        return Judgement(
+            result="fail" if last else "reset", reason="FailedComponent", counts=True, holding=_held(2, found, sentence)
+        )
+    return None
+
+
+def _succeeded(seen: Seen, found: Figures) -> Judgement | None:
+    if not 0 < found.expected <= found.succeeded + found.credit:
+        return None
+    if found.pending or found.running or found.counting:
+        return None
+    if any(one.verdict.says == "more" for one in seen.components):
+        return None
+    sentence = f"{found.succeeded} of {found.expected} pods succeeded, and none is left to run"
+    return Judgement(result="succeeded", holding=_held(3, found, sentence))
+
+
+def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | None:
+    sick = must_leave(seen.pods, seen.nodes)
+    if sick is not None:
+        sentence = f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
+        return Judgement(result="evacuate", reason="AutopilotNoExecute", holding=_held(4, found, sentence))
+    hit = found_by_preflight(seen.pods)
+    if hit is None:
+        return None
+    why = f": {hit.result.reason}" if hit.result.reason else ""
+    sentence = f"check {hit.result.check} failed in pod {hit.pod} on node {hit.node} ({hit.result.code}{why:.200})"
+    counts = wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
+    return Judgement(
+        result="reset" if counts else "evacuate",
+        reason="PreflightFailed",
+        counts=counts,
+        holding=_held(5, found, sentence),
+    )
+
+
+def _failed_pods(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, rules: Rules) -> Judgement | None:
+    if not found.counting:
+        return None
+    pods = [pod for pod in seen.pods if pod.status.phase == "Failed"]
+    if rules.failed_pods != "any":
+        pods = list(_counting(wrapper, seen, found))
+    pods.sort(key=lambda it: it.name)
+    last = terminal(pods, p.exit_codes)
+    shown = last or next((one for pod in pods for one in exits(pod)), None)
+    what = f"{len(pods)} failed pod{'s' if len(pods) != 1 else ''}"
+    sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
+    return Judgement(
+        result="fail" if last else "reset",
+        reason="FoundFailedPods",
+        grace=True,
+        counts=True,
+        holding=_held(6, found, sentence + (", which ends the retries" if last else "")),
+    )
+
+
+def _exit(one: Exit) -> str:
+    where = f" on {one.node}" if one.node else ""
+    return f"{one.pod}{where} exited with {one.code}"
+
+
+def _plain(pod: Pod) -> str:
+    where = f" on {pod.node}" if pod.node else ""
+    return f"{pod.name}{where} failed{f' ({pod.status.reason})' if pod.status.reason else ''}"
+
+
+def _too_few(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, now: datetime) -> Judgement | None:
+    if found.ready >= found.expected:
+        return None
+    queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
+    if queued is not None and queued < len(wrapper.status.component_status):
+        known = wrapper.status.component_status[queued]
+        sentence = (
+            f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up stands still"
+        )
+        return Judgement(result="waiting", holding=_held(9, found, sentence))
+    start = _started(wrapper.status, seen, now)
+    missing = found.expected - found.existing
+    if missing > 0:
+        rule, period, extra, what = 7, p.admission, 0.0, f"{missing} of {found.expected} pods do not exist"
+    else:
+        spent = examined(seen.pods, start, now, p.preflight_allowance)
+        extra = p.preflight_allowance if is_examined(seen.pods) else spent
+        rule, period, what = 8, p.warmup, f"{found.expected - found.ready} of {found.expected} pods do not run"
+        if over(start, period + spent, now):
+            extra = spent
+    if over(start, period + extra, now):
+        sentence = f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
+        return Judgement(
+            result="reset",
+            reason="InsufficientPodsReady",
+            grace=True,
+            counts=True,
+            holding=_held(rule, found, sentence),
+        )
+    return Judgement(
+        result="waiting",
+        holding=_held(9, found, f"{what} yet"),
+        at=end(start, period + extra),
+        then=f"rule {rule}: too few pods",
+    )
+
+
+def _text(start: datetime, status: Status) -> str:
+    return "creation began" if start == c.since(status, c.DEPLOYED) else "they were last wanted"
+
+
+def _started(status: Status, seen: Seen, now: datetime) -> datetime:
+    """Since when pods are missed: creation, or the loss of readiness, or the end of a component's own suspension."""
+    if c.is_true(status, c.READY):
+        return now.replace(microsecond=0)
+    known = [c.since(status, c.DEPLOYED), c.since(status, c.READY), *(one.verdict.resumed for one in seen.components)]
+    return min(max((at for at in known if at is not None), default=now), now)
+
+
+def _healthy(found: Figures) -> Judgement:
+    sentence = f"{found.ready} of {found.expected} pods run or have succeeded"
+    return Judgement(result="healthy", reason="FoundNoFailedPods", holding=_held(9, found, sentence))

@@ -1,0 +1,236 @@
+"""What a decision is made from, and what it says: the data of :func:`.step.step`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from .objects import Pod, Status
+from .rules import Parameters
+from .verdicts import Verdict
+
+__all__ = [
+    "Action",
+    "AddFinalizer",
+    "Attempt",
+    "Confirm",
+    "Create",
+    "Delete",
+    "DeletePod",
+    "Figures",
+    "Holding",
+    "List",
+    "Next",
+    "RemoveFinalizer",
+    "Say",
+    "Seen",
+    "SeenComponent",
+    "Step",
+    "Stray",
+]
+
+State = Literal["unknown", "absent", "present", "going"]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and only a GET can tell.
+    ``tries``: how many there were since the component was last begun."""
+
+    error: str
+    at: datetime
+    tries: int = 1
+    fatal: bool = False
+    unclear: bool = False
+
+
+class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
+    """A component in the cluster, under the name that the status says.
+
+    ``confirmed``: a GET, or the answer to a create, says so; else a watch does, which may be behind. ``ours``: its controller is
+    this very wrapper, by uid; ``owner``: who else it belongs to, in words. ``verdict`` may be the last one seen of an object that is
+    gone. ``attempt``: the last create, where that did not succeed.
+    """
+
+    state: State = "unknown"
+    uid: str = ""
+    confirmed: bool = False
+    ours: bool = False
+    owner: str = ""
+    finalizers: tuple[str, ...] = ()
+    verdict: Verdict = Verdict()
+    attempt: Attempt | None = None
+
+
+class Stray(msgspec.Struct, frozen=True, kw_only=True):
+    """An object whose controller is this wrapper, and which its status does not name."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    going: bool = False
+    finalizers: tuple[str, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest view of what belongs to one wrapper.
+
+    ``complete``: every mirror is synced, and not behind what this leader itself has written or listed; without it nothing is
+    decided. ``components`` run parallel to the status. ``pods``: all with the wrapper's label in its namespace. ``nodes``: by name,
+    the resources that running pods must leave. ``attempts``: by :attr:`Action.key`, when this leader last did it. ``empty``: when
+    consistent reads of everything found nothing, since they last found something. ``suffix``: five random characters for names.
+    ``said``: keys of what has been said already.
+    """
+
+    complete: bool = True
+    components: tuple[SeenComponent, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    nodes: Mapping[str, frozenset[str]] = {}
+    strays: tuple[Stray, ...] = ()
+    attempts: Mapping[str, datetime] = {}
+    empty: tuple[datetime, ...] = ()
+    suffix: str = "00000"
+    said: frozenset[str] = frozenset()
+
+    def component(self, index: int) -> SeenComponent:
+        return self.components[index] if index < len(self.components) else SeenComponent()
+
+
+class Action(msgspec.Struct, frozen=True, tag_field="action"):
+    """Something to do, after the status is written. Each ends in another look."""
+
+    @property
+    def key(self) -> str:
+        return type(self).__name__
+
+
+class AddFinalizer(Action, frozen=True, tag=True):
+    """On the wrapper with this uid and resourceVersion."""
+
+    uid: str
+    resource_version: str
+
+
+class RemoveFinalizer(Action, frozen=True, tag=True):
+    """On the wrapper with this uid and resourceVersion."""
+
+    uid: str
+    resource_version: str
+
+
+class Create(Action, frozen=True, tag=True):
+    """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see :func:`.components.build`."""
+
+    index: int
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        return f"Create/{self.name}/{self.index}"
+
+
+class Confirm(Action, frozen=True, tag=True):
+    """GET component ``index``: a watch may be behind."""
+
+    index: int
+
+    @property
+    def key(self) -> str:
+        return f"Confirm/{self.index}"
+
+
+class Delete(Action, frozen=True, tag=True):
+    """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace period of 0."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    force: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{'Force' if self.force else 'Delete'}/{self.uid}"
+
+
+class DeletePod(Action, frozen=True, tag=True):
+    """With ``uid`` as precondition and a grace period of 0."""
+
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        return f"Force/{self.uid}"
+
+
+class List(Action, frozen=True, tag=True):
+    """A consistent LIST of the labelled pods, and a GET of every component."""
+
+
+class Say(msgspec.Struct, frozen=True, kw_only=True):
+    """An Event on the wrapper; its name follows from the wrapper's uid and ``key``."""
+
+    reason: str
+    message: str
+    warning: bool
+    key: str
+
+
+class Next(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens next. ``at``: when, at the latest, where time decides; ``waits``: whose change is looked at before that."""
+
+    what: str
+    why: str
+    at: datetime | None = None
+    waits: tuple[str, ...] = ()
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods by what they count as. ``counting``: the failed ones nobody has made up for; ``credit``: pods of components that have
+    ended well without as many."""
+
+    expected: int = 0
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    counting: int = 0
+    credit: int = 0
+
+    @property
+    def ready(self) -> int:
+        return self.running + self.succeeded + self.credit
+
+    @property
+    def existing(self) -> int:
+        return self.pending + self.ready
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule that holds, as a number and a sentence with its figures."""
+
+    rule: int
+    sentence: str
+    figures: Figures
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision. ``status`` is the whole new one, written first where it differs; then ``actions`` in their order, then ``say``.
+
+    ``row``: the row of the state table that was taken, where one was. ``next`` is None only where nothing happens any more.
+    ``blocked``: what even force has not removed.
+    """
+
+    status: Status
+    actions: tuple[Action, ...] = ()
+    say: tuple[Say, ...] = ()
+    next: Next | None = None
+    row: str = ""
+    holding: Holding | None = None
+    blocked: tuple[str, ...] = ()
+    parameters: Parameters | None = None

@@ -1,0 +1,57 @@
+"""The whole of a decision, as one pure function: a wrapper, what is seen of it, the rules and the time give what to write and do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from . import conditions as c
+from . import phases
+from .objects import AppWrapper
+from .rules import Rules, parameters
+from .seen import Next, Say, Seen, Step
+
+__all__ = ["step"]
+
+_PHASES: Final[Mapping[str, Callable[[phases.Look], Step]]] = {
+    "": phases.unseen,
+    "Suspended": phases.suspended,
+    "Resuming": phases.resuming,
+    "Running": phases.running,
+    "Suspending": phases.suspending,
+    "Resetting": phases.resetting,
+    "Succeeded": phases.succeeded,
+    "Failed": phases.failed,
+}
+
+
+def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
+    """What is to be written, done and said now, and what comes next. ``now`` has a time zone. Never raises.
+
+    The status is written first, with the wrapper's resourceVersion; a conflict means that all of this is to be looked at again. Then
+    come the actions, in their order; what each of them finds is seen in the next look.
+    """
+    p = parameters(wrapper.metadata.annotations, rules)
+    if not wrapper.ours:
+        return Step(status=wrapper.status, parameters=p)
+    if not seen.complete:
+        waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
+        return Step(status=wrapper.status, next=waits, parameters=p)
+    look = phases.Look(wrapper=wrapper, status=c.repaired(wrapper.status, now), seen=seen, rules=rules, p=p, now=now)
+    if wrapper.metadata.deletion_timestamp is not None:
+        made = phases.terminating(look)
+    else:
+        if wrapper.status.phase in {"Resuming", "Running"} and len(wrapper.status.component_status) != len(
+            wrapper.spec.components
+        ):
+            return phases.leftover(look)
+        # A phase that we do not know, or one that only a deletion leads to, was written by somebody else.
+        made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
+    said = tuple(
+        Say(reason="BadAnnotation", message=problem, warning=True, key=f"annotation/{key}")
+        for key, problem in p.problems
+    )
+    return replace(made, say=tuple(one for one in (*made.say, *said) if one.key not in seen.said))

@@ -1,0 +1,1 @@
+"""What is said of an AppWrapper before it is stored."""

@@ -1,0 +1,77 @@
+"""What the author of a wrapper may not create by themselves, an AppWrapper must not create for them. Pure: bodies and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from preflight_proto.printable import printable
+
+from .. import podsets
+from ..objects import AppWrapper
+from .validation import Kind, Served
+
+__all__ = ["Answer", "User", "refusals", "reviews"]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """``userInfo`` of an admission request."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """``status`` of a SubjectAccessReview."""
+
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+
+
+def reviews(
+    wrapper: AppWrapper, user: User, namespace: str, served: Mapping[Kind, Served]
+) -> dict[int, dict[str, Any]]:
+    """By component: the SubjectAccessReview to create. One that is not served is denied without."""
+    found: dict[int, dict[str, Any]] = {}
+    for i, component in enumerate(wrapper.spec.components):
+        group, version, kind = podsets.group_kind(component.template)
+        known = served.get((group, version, kind))
+        if known is None:
+            continue
+        spec: dict[str, Any] = {
+            "resourceAttributes": {
+                "namespace": namespace,
+                "verb": "create",
+                "group": group,
+                "version": version,
+                "resource": known.resource,
+            },
+            "user": user.username,
+            "uid": user.uid,
+            "groups": list(user.groups),
+        }
+        if user.extra:
+            spec["extra"] = {key: list(values) for key, values in user.extra.items()}
+        found[i] = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return found
+
+
+def refusals(asked: Mapping[int, dict[str, Any]], answers: Mapping[int, Answer]) -> tuple[str, ...]:
+    """One sentence for each component that may not be created; one without an answer may not."""
+    said = []
+    for i, body in asked.items():
+        answer = answers.get(i, Answer(reason="nobody answered whether that is allowed"))
+        if answer.allowed and not answer.denied:
+            continue
+        wanted = body["spec"]["resourceAttributes"]
+        what = f"{wanted['resource']}.{wanted['group']}".rstrip(".")
+        why = f" ({printable(answer.reason, 200)})" if answer.reason else ""
+        user = printable(body["spec"]["user"], 120)
+        said.append(
+            f"spec.components[{i}].template: {user} may not create {what} in {wanted['namespace']}{why}; ask for that right."
+        )
+    return tuple(said)

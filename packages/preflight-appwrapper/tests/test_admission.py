@@ -1,0 +1,254 @@
+"""What is denied and warned of before a wrapper is stored, what is written into it, and whose rights are asked for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from player import bare_pod, job, service, wrapper
+from preflight_appwrapper.objects import LABEL, PREFIX, wrapper_from
+from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.webhook.access import Answer, User, refusals, reviews
+from preflight_appwrapper.webhook.defaulting import label_value, patch
+from preflight_appwrapper.webhook.validation import Judgement, Served, created, updated
+
+SERVED = {
+    ("batch", "v1", "Job"): Served("jobs", True),
+    ("", "v1", "Service"): Served("services", True),
+    ("", "v1", "Pod"): Served("pods", True),
+    ("", "v1", "Namespace"): Served("namespaces", False),
+    ("apps", "v1", "Deployment"): Served("deployments", True),
+}
+
+
+def judged(raw: dict[str, Any]) -> Judgement:
+    return created(wrapper_from(raw), Rules(), namespace="ns", served=SERVED)
+
+
+def with_metadata(**metadata: Any) -> dict[str, Any]:
+    made = job()
+    made["metadata"].update(metadata)
+    return made
+
+
+def declared(*sets: Any, template: dict[str, Any] | None = None) -> dict[str, Any]:
+    raw = wrapper(template or job())
+    raw["spec"]["components"][0]["podSets"] = list(sets)
+    return raw
+
+
+def named(name: str) -> dict[str, Any]:
+    raw = wrapper()
+    raw["metadata"]["name"] = name
+    return raw
+
+
+PATH = "template.spec.template"
+LABELLED = job()
+LABELLED["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
+NOTHING: dict[str, Any] = {**wrapper(), "spec": {"components": []}}
+
+
+def test_a_good_wrapper_is_allowed_without_a_word() -> None:
+    assert judged(wrapper(service(), job(), bare_pod())) == Judgement()
+    assert judged(declared({"path": PATH, "replicas": 2})) == Judgement()
+    assert judged(named("x" * 63)) == Judgement()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (NOTHING, "spec.components: is empty"),
+        (wrapper(service()), "spec.components: makes no pods"),
+        (wrapper(*(job(f"j{i}") for i in range(9))), "spec.components: has 9 pod sets, and Kueue takes 8"),
+        (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is no path"),
+        (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is no path"),
+        (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is no path"),
+        (declared({"path": "template.spec.template.spec.containers[3]"}), "has 1 items, and [3] was asked for"),
+        (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
+        (declared({}), "spec.components[0].podSets[0].path: is empty"),
+        (declared({"path": PATH, "replicas": 2}, {"path": PATH}), "stands in podSets[0] already"),
+        (declared({"path": PATH, "replicas": 3}), f"says 3 pods at {PATH}, and the template 2"),
+        (declared({"path": PATH, "replicas": -3}), "podSets[0].replicas: is -3"),
+        (wrapper([]), "spec.components[0].template: must be a manifest"),  # type: ignore[arg-type]
+        (wrapper("x"), "spec.components[0].template: must be a manifest"),  # type: ignore[arg-type]
+        (wrapper({"apiVersion": "v1"}), "spec.components[0].template: has no apiVersion and kind"),
+        (wrapper(job(), {**wrapper(), "metadata": {"name": "x"}}), "spec.components[1].template: is an AppWrapper itself"),
+        (wrapper(with_metadata(namespace="kube-system")), "metadata.namespace: is kube-system"),
+        (wrapper({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}), "belongs to the whole cluster"),
+        (wrapper({"apiVersion": "x.io/v1", "kind": "Odd", "metadata": {"name": "x"}}), "does not serve x.io/v1 Odd"),
+        (wrapper(job(), job()), "spec.components[1].template: is Job train, as spec.components[0] is"),
+        (named("x" * 64), "metadata.name: has 64 characters"),
+        (wrapper(LABELLED), f"label {LABEL} has another value"),
+        (wrapper(with_metadata(labels={LABEL: "other"})), f"{LABEL} has another value"),
+        (wrapper({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}), "spec.components[0].template: "),
+    ],
+)  # fmt: skip
+def test_what_is_denied_is_one_sentence_with_its_path(raw: dict[str, Any], said: str) -> None:
+    problems = judged(raw).problems
+    assert any(said in one for one in problems), problems
+    assert all(one.endswith(".") and "\n" not in one for one in problems)
+
+
+def test_all_problems_come_at_once() -> None:
+    raw = wrapper(with_metadata(namespace="other"), service(), {**wrapper(), "metadata": {"name": "x"}})
+    raw["metadata"]["name"] = "x" * 64
+    assert len(judged(raw).problems) >= 3
+
+
+def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
+    assert judged(wrapper(job("a"), service("a"), bare_pod("a-"), bare_pod("a-"))).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (wrapper(annotations={"retryLimit": "x"}), "is no whole number of 32 bits"),
+        (wrapper(with_metadata(annotations={PREFIX + "retryLimit": "3"})), "write it into the wrapper's own metadata"),
+        (wrapper(job(ttlSecondsAfterFinished=1)), "is 1 s, so that the Job may be gone"),
+        (wrapper(job(suspend=True)), "spec.suspend: is true"),
+        (wrapper(with_metadata(labels={"kueue.x-k8s.io/queue-name": "q"})), "would queue this component by itself"),
+    ],
+)
+def test_what_is_probably_a_mistake_is_warned_of(raw: dict[str, Any], said: str) -> None:
+    found = judged(raw)
+    assert found.problems == ()
+    assert any(said in one for one in found.warnings), found.warnings
+
+
+def changed(**paths: Any) -> tuple[str, ...]:
+    old = declared({"path": PATH, "replicas": 2})
+    old["metadata"]["labels"] = {"workload.codeflare.dev/user": "anna"}
+    new = copy.deepcopy(old)
+    for key, value in paths.items():
+        holder: Any = new
+        *way, last = key.split("__")
+        for step in way:
+            holder = holder[int(step)] if step.isdigit() else holder[step]
+        holder[last] = value
+    return updated(wrapper_from(old), wrapper_from(new))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec__suspend", True),
+        ("spec__components__0__podSetInfos", [{"labels": {"a": "b"}}]),
+        ("metadata__annotations", {PREFIX + "retryLimit": "9"}),
+        ("metadata__labels", {"workload.codeflare.dev/user": "anna", "x": "y"}),
+        ("spec__managedBy", ""),
+    ],
+)
+def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> None:
+    assert changed(**{path: value}) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("spec__components__0__template", service(), "spec.components[0].template: cannot be changed"),
+        ("spec__components", [], "spec.components: the number of components cannot be changed"),
+        (
+            "spec__components__0__podSets",
+            [{"path": PATH, "replicas": 3}],
+            "spec.components[0].podSets: cannot be changed",
+        ),
+        ("spec__managedBy", "other", "spec.managedBy: cannot be changed"),
+        ("metadata__labels", {"workload.codeflare.dev/user": "bob"}, "metadata.labels: workload.codeflare.dev/user"),
+    ],
+)
+def test_what_was_checked_once_cannot_be_changed(path: str, value: Any, said: str) -> None:
+    assert any(one.startswith(said) for one in changed(**{path: value}))
+
+
+def test_the_order_of_keys_in_a_template_is_no_change() -> None:
+    assert changed(spec__components__0__template=dict(reversed(job().items()))) == ()
+
+
+def test_a_change_of_podset_replicas_from_default_to_one_is_no_change() -> None:
+    one, other = declared({"path": PATH}), declared({"path": PATH, "replicas": 1})
+    assert updated(wrapper_from(one), wrapper_from(other)) == ()
+
+
+def applied(raw: dict[str, Any], ops: list[dict[str, Any]]) -> dict[str, Any]:
+    made: Any = copy.deepcopy(raw)
+    for op in ops:
+        holder = made
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in op["path"].split("/")[1:]]
+        for step in way:
+            holder = holder[int(step)] if isinstance(holder, list) else holder[step]
+        holder[last] = op["value"]
+    return dict(made)
+
+
+def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_where_none_is() -> None:
+    raw = wrapper()
+    raw["metadata"]["labels"] = {"workload.codeflare.dev/user": "somebody-else", "a": "b"}
+    ops = patch(wrapper_from(raw), user="system:anna@example.com", uid="7", default_queue="q", labelled=True)
+    assert applied(raw, ops)["metadata"]["labels"] == {
+        "a": "b",
+        "workload.codeflare.dev/user": "system_anna_example.com",
+        "workload.codeflare.dev/userid": "7",
+        "kueue.x-k8s.io/queue-name": "q",
+    }
+    raw["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "own"
+    ops = patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=True)
+    assert applied(raw, ops)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "own"
+
+
+def test_a_second_call_on_its_own_output_changes_nothing() -> None:
+    raw = wrapper()
+    again = applied(raw, patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=False))
+    assert patch(wrapper_from(again), user="u", uid="7", default_queue="q", labelled=True) == []
+
+
+def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_others() -> None:
+    workers = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}}
+    template = {"spec": {"containers": [{"name": "a"}]}}
+    workers["spec"] = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    raw = wrapper(job(), workers)
+    made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labelled=False))["spec"]["components"]
+    assert "podSets" not in made[0]
+    assert made[1]["podSets"] == [{"path": "template.spec.leaderWorkerTemplate.workerTemplate", "replicas": 6}]
+
+
+@given(st.text(max_size=200))
+def test_any_name_becomes_the_value_of_a_label(text: str) -> None:
+    value = label_value(text)
+    assert len(value) <= 63
+    assert not value or (value[0].isalnum() and value[-1].isalnum() and value.isascii())
+
+
+def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> None:
+    user = User(username="system:serviceaccount:ns:sa", uid="7", groups=("g",), extra={"k": ("v",)})
+    asked = reviews(wrapper_from(wrapper(job(), service())), user, "ns", SERVED)
+    assert [one["spec"]["resourceAttributes"]["resource"] for one in asked.values()] == ["jobs", "services"]
+    assert asked[0]["spec"]["extra"] == {"k": ["v"]}
+    assert asked[0]["spec"]["groups"] == ["g"]
+    said = refusals(asked, {0: Answer(allowed=True), 1: Answer(reason="no rule")})
+    assert said == (
+        "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns (no rule); ask for that right.",
+    )
+    assert len(refusals(asked, {})) == 2
+    assert len(refusals(asked, {0: Answer(allowed=True, denied=True), 1: Answer(allowed=True)})) == 1
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda below: st.lists(below, max_size=3)
+    | st.dictionaries(st.sampled_from(["apiVersion", "kind", "metadata", "spec", "template", "replicas", "podSets", "path"]), below),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(_JSON)
+def test_no_review_makes_it_raise(raw: Any) -> None:
+    for one in ({"spec": {"components": [raw]}}, {"spec": {"components": [{"template": raw}]}}, {"spec": raw}, raw):
+        found = wrapper_from(one)
+        created(found, Rules(), namespace="ns", served=SERVED)
+        updated(found, wrapper_from(wrapper()))
+        patch(found, user="u", uid="", labelled=False)
+        reviews(found, User(), "ns", SERVED)

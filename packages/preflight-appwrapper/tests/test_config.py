@@ -1,0 +1,162 @@
+"""The operator's configuration and the commands that read files: every problem at once, and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from player import job, service, wrapper
+from preflight_appwrapper.config import ConfigError, json_schema, parse
+from preflight_appwrapper.rules import Autopilot, Rules, Taint
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    return caught.value.problems
+
+
+def test_an_empty_file_gives_the_defaults() -> None:
+    assert parse("") == Rules()
+    assert parse("{}") == Rules()
+
+
+def test_what_is_set_is_known_to_be_the_operators() -> None:
+    found = parse("faultTolerance: {warmupGracePeriod: 10m, retryLimit: -1, failedPods: any}")
+    assert (found.warmup, found.retry_limit, found.failed_pods) == (600, -1, "any")
+    assert found.set_ == {"warmup", "retry_limit"}
+
+
+def test_names_of_other_controllers_are_understood() -> None:
+    found = parse(
+        "faultTolerance: {resetPause: 5s, deletionGracePeriod: 6s, successTTLCeiling: 7s, gracePeriodCeiling: 1h}"
+    )
+    assert (found.retry_pause, found.forceful_deletion, found.success_ttl, found.maximum) == (5, 6, 7, 3600)
+
+
+def test_taints_keep_their_order() -> None:
+    text = """
+autopilot:
+  resourceTaints:
+    a/b: [{key: k, value: Z, effect: NoExecute}, {key: k, value: A, effect: PreferNoSchedule}]
+"""
+    assert parse(text).autopilot == Autopilot(
+        taints={"a/b": (Taint("k", "Z", "NoExecute"), Taint("k", "A", "PreferNoSchedule"))}
+    )
+
+
+def test_a_rule_for_a_known_kind_replaces_what_is_known_of_it() -> None:
+    found = parse("failureRules: [{group: batch, kind: Job, failed: [{condition: Broken}]}]").failure_rules
+    assert [one.failed[0].condition for one in found if one.kind == "Job"] == ["Broken"]
+    assert len(found) == len(Rules().failure_rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("faultTolerance: {admissionGracePeriod: 10m}", "faultTolerance.admissionGracePeriod: 10m is more than warmupGracePeriod, 5m"),
+        ("faultTolerance: {warmupGracePeriod: 48h}", "faultTolerance.warmupGracePeriod: 48h is more than gracePeriodMaximum, 24h"),
+        ("faultTolerance: {successTTL: 0s}", "faultTolerance.successTTL: is 0s"),
+        ("faultTolerance: {failureGracePeriod: -1s}", "faultTolerance.failureGracePeriod: is -1s"),
+        ("faultTolerance: {warmupGracePeriod: 300}", "faultTolerance.warmupGracePeriod: must be a string"),
+        ("faultTolerance: {resetPause: 7d}", "faultTolerance.resetPause: "),
+        ("faultTolerance: {resetPause: 7s, retryPausePeriod: 8s}", "faultTolerance.resetPause: means the same as retryPausePeriod"),
+        ("faultTolerance: {retryLimit: 99999999999}", "faultTolerance.retryLimit: "),
+        ("faultTolerence: {}", "faultTolerence: unknown key; write faultTolerance instead"),
+        ("autopilot: {preferNoScheduleWeight: 101}", "autopilot.preferNoScheduleWeight: must be at most 100"),
+        ("autopilot: {resourceTaints: {g: [{key: k, value: v, effect: Evict}]}}", "autopilot.resourceTaints.g[0].effect: must be one of"),
+        ("failureRules: [{group: g, kind: K, failed: [{path: status.x}]}]", "failureRules[0].failed[0]: must have either condition"),
+        ("a: 1\na: 2", "line 2: the key a stands in line 1 already"),
+        ("a: [", "not YAML"),
+        ("[]", "the file: must be a map"),
+        ("x: &a [*a]", ""),
+        ("- " * 3000 + "x", "nested"),
+    ],
+)  # fmt: skip
+def test_each_problem_names_the_key_as_it_is_written(text: str, said: str) -> None:
+    assert any(said in one for one in problems(text)), problems(text)
+
+
+def test_all_problems_come_at_once() -> None:
+    text = "faultTolerance: {admissionGracePeriod: 10m, failureGracePeriod: 48h, successTTL: 0s, resetPause: 1x}"
+    assert len(problems(text)) == 4
+
+
+def test_the_schema_is_one_of_2020_12() -> None:
+    assert json_schema()["$defs"]["Config"]["additionalProperties"] is False
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "preflight_appwrapper", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def manifest(folder: Path, raw: object) -> str:
+    path = folder / "aw.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return str(path)
+
+
+def test_explain_shows_what_would_be_created(tmp_path: Path) -> None:
+    path = manifest(tmp_path, wrapper(service(), job()))
+    found = run("explain", "-f", path, "-o", "json")
+    assert found.returncode == 0, found.stderr
+    said = json.loads(found.stdout)
+    assert [one["kind"] for one in said["objects"]] == ["Service", "Job"]
+    assert said["podSets"] == ["Job train: 2 pods at template.spec.template"]
+    objects = list(yaml.safe_load_all(run("explain", "-f", path, "-o", "yaml").stdout))
+    assert objects == said["objects"]
+
+
+def test_explain_shows_every_problem_of_a_manifest_and_exits_with_2(tmp_path: Path) -> None:
+    path = manifest(tmp_path, wrapper(job(), job(), annotations={"retryLimit": "x"}))
+    found = run("explain", "-f", path)
+    assert found.returncode == 2
+    assert "RetryLimit = 3 (malformed" in found.stdout
+    assert "problem: spec.components[1].template: is Job train" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("kind: Pod", "holds no AppWrapper"), ("a: 1\na: 2", "line 2"), ("\x00", "not YAML"), ("", "holds no AppWrapper")],
+)
+def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    found = run("explain", "-f", str(path))
+    assert found.returncode == 2
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for command in (("validate-config", str(tmp_path / "no")), ("explain", "-f", str(tmp_path / "no"))):
+        found = run(*command)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert "No such file" in found.stderr
+
+
+def test_validate_config_says_every_problem_with_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("faultTolerance: {successTTL: 0s, failureGracePeriod: 48h}")
+    found = run("validate-config", str(path))
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 2
+    assert all(line.startswith(f"{path}: faultTolerance.") for line in found.stderr.splitlines())
+    path.write_text("")
+    assert run("validate-config", str(path)).stdout == f"{path}: no problem found\n"
+
+
+def test_the_defaults_in_the_help_are_the_defaults() -> None:
+    text = run("--help").stdout
+    section = text[text.index("  faultTolerance:") : text.index("The annotations of a wrapper")]
+    found = parse(section)
+    assert {**vars_of(found), "set_": None} == {**vars_of(Rules()), "set_": None}
+
+
+def vars_of(rules: Rules) -> dict[str, object]:
+    return {name: getattr(rules, name) for name in rules.__struct_fields__}

@@ -1,0 +1,84 @@
+"""Creating by itself: the name is written ahead, nothing is assumed without an answer, and refusals are tried again, less and less often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+from player import Player, bare_pod, job, service, wrapper
+from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.seen import Action, Attempt, Confirm, Create, Seen, SeenComponent
+from preflight_appwrapper.step import step
+from world import START
+
+
+def resuming(one: SeenComponent, *, after: float = 0) -> tuple[tuple[Action, ...], float | None, str]:
+    player = Player(wrapper())
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
+    player.settle()
+    of = player.world.read()
+    assert of.status.phase == "Resuming"
+    assert of.status.component_status[0].name == "train"
+    made = step(of, Seen(components=(one,)), Rules(), START + timedelta(seconds=after))
+    at = made.next.at if made.next else None
+    return made.actions, (at - START).total_seconds() if at else None, made.status.phase
+
+
+CREATE = Create(0, "train", "wrapper-uid")
+
+
+def refused(**more: object) -> SeenComponent:
+    attempt = replace(Attempt(error="exceeded quota", at=START), **more)
+    return SeenComponent(state="absent", confirmed=not attempt.unclear, attempt=attempt)
+
+
+def test_a_create_without_an_answer_is_asked_for_before_it_is_sent_again() -> None:
+    assert resuming(refused(unclear=True), after=5)[0] == (Confirm(0),)
+    asked = replace(refused(unclear=True), confirmed=True)
+    assert resuming(asked, after=5)[0] == (CREATE,)
+    there = replace(asked, state="present", ours=True, uid="uid-9")
+    assert resuming(there, after=5)[2] == "Running"
+
+
+def test_a_watch_that_still_shows_an_object_of_an_earlier_life_does_not_stand_for_the_new_one() -> None:
+    stale = SeenComponent(state="present", ours=True, uid="old", confirmed=False)
+    assert resuming(stale)[0] == (CREATE,)
+
+
+def test_a_predecessor_that_is_going_is_waited_for() -> None:
+    going = SeenComponent(state="going", ours=True, uid="old", confirmed=True)
+    actions, _, phase = resuming(going)
+    assert (actions, phase) == ((), "Resuming")
+
+
+@pytest.mark.parametrize(("tries", "pause"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (50, 10)])
+def test_a_refused_create_is_tried_again_after_1_2_4_to_10_seconds(tries: int, pause: float) -> None:
+    assert resuming(refused(tries=tries), after=0.5)[:2] == ((), pause)
+    assert resuming(refused(tries=tries), after=pause)[0] == (CREATE,)
+
+
+def test_refusals_for_longer_than_the_admission_period_reset_it() -> None:
+    assert resuming(refused(tries=9), after=60.9)[2] == "Resuming"
+    assert resuming(refused(tries=9), after=61)[2] == "Resetting"
+
+
+def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_each_life() -> None:
+    player = Player(wrapper(service(), job(), bare_pod(), annotations={"retryPausePeriodDuration": "0s"}))
+    names = []
+    for _ in range(12):
+        made = player.look()
+        for action in made.actions:
+            if isinstance(action, Create):
+                known = made.status.component_status[action.index]
+                assert known.name == action.name
+                assert known.conditions[0].reason == "ComponentCreationInitiated"
+    player.settle()
+    names += [name for name, _ in player.world.created if name.startswith("probe-")]
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    player.world.run()
+    player.wait(3)
+    player.world.nodes = {}
+    player.wait(5)
+    names += [name for name, _ in player.world.created if name.startswith("probe-") and name not in names]
+    assert len(names) == 2

@@ -1,0 +1,106 @@
+"""What people read is what happens: the same step, and its next time comes true."""
+
+from __future__ import annotations
+
+import pytest
+from player import Player, job, wrapper
+from preflight_appwrapper.explain import Explanation, explain, text
+from preflight_appwrapper.step import step
+
+
+def explained(player: Player) -> Explanation:
+    of, seen = player.world.read(), player.world.seen()
+    return explain(of, seen, step(of, seen, player.rules, player.world.now), player.world.now)
+
+
+def test_a_failing_workload_is_explained_with_its_rule_its_pods_and_what_comes_when() -> None:
+    player = Player(wrapper(annotations={"failureGracePeriodDuration": "5m", "retryLimit": "x"}))
+    player.settle()
+    player.world.run()
+    name = next(iter(player.world.pods))
+    player.world.pods[name]["status"] = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137}}}],
+    }
+    player.settle()
+    found = explained(player)
+    assert (found.phase, found.rule) == ("Running", 6)
+    assert found.because.startswith(f"1 failed pod, {name} on node-a exited with 137 (expected 2: 0 pending, 1 running")
+    assert found.next is not None
+    assert (found.next.what, found.next.within) == ("Resetting", "5m1s")
+    assert f"{name}: Failed on node-a; main exited with 137" in found.pods
+    sources = {one.name: one.source for one in found.parameters}
+    assert sources["FailureGracePeriod"] == "annotation"
+    assert sources["RetryLimit"] == "malformed"
+    said = text(found)
+    assert "next: Resetting in 5m1s" in said
+    assert 'RetryLimit = 3 (malformed, written "x")' in said
+
+
+def test_what_is_said_to_come_next_then_comes_at_that_time() -> None:
+    player = Player(wrapper(annotations={"failureGracePeriodDuration": "5m"}))
+    player.settle()
+    player.world.run("Failed")
+    player.settle()
+    while player.phase in {"Running", "Resetting"}:
+        made = player.last
+        assert made is not None
+        assert made.next is not None
+        assert made.next.at is not None
+        before, wanted = player.phase, made.next.what
+        player.world.now = max(made.next.at, player.world.now)
+        player.settle()
+        if wanted in {"Resetting", "Resuming"}:
+            assert player.phase != before
+        if "retry" in player.rows:
+            return
+    raise AssertionError(player.rows)
+
+
+def test_a_job_that_queues_by_itself_is_named() -> None:
+    player = Player(wrapper(job(suspend=True)))
+    player.world.makes_pods = False
+    player.settle()
+    player.wait(3600)
+    assert player.phase == "Running"
+    found = explained(player)
+    assert "Job train is suspended by itself" in found.because
+    assert found.next is not None
+    assert found.next.at == ""
+
+
+def test_what_blocks_a_deletion_is_named() -> None:
+    template = job()
+    template["metadata"]["finalizers"] = ["example.com/held"]
+    player = Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
+    player.settle()
+    player.suspend(True)
+    player.settle()
+    player.world.pods.clear()
+    player.wait(30)
+    assert explained(player).blocked == ("Job train (finalizer example.com/held)",)
+    assert "cannot be deleted: Job train" in text(explained(player))
+
+
+def test_a_wrapper_of_another_manager_is_said_to_be_one() -> None:
+    raw = wrapper()
+    raw["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    assert "it is managed by kueue.x-k8s.io/multikueue" in explained(Player(raw)).because
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_what_has_ended_says_so(phase: str) -> None:
+    player = Player(
+        wrapper(annotations={"retryLimit": "0", "failureGracePeriodDuration": "0s", "successTTLDuration": "1s"})
+    )
+    player.settle()
+    player.world.run()
+    player.settle()
+    if phase == "Succeeded":
+        player.complete()
+    else:
+        player.world.run("Failed")
+    player.settle()
+    player.wait(30)
+    assert explained(player).phase == phase
+    assert "next: nothing" in text(explained(player))

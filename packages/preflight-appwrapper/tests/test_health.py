@@ -1,0 +1,358 @@
+"""The nine rules, each on pods and components as data; the first that applies decides."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from preflight_appwrapper.health import Judgement, judge
+from preflight_appwrapper.objects import (
+    AppWrapper,
+    ComponentStatus,
+    Condition,
+    Metadata,
+    Pod,
+    PodSet,
+    Status,
+    pod_from,
+)
+from preflight_appwrapper.rules import Rules, parameters
+from preflight_appwrapper.seen import Seen, SeenComponent
+from preflight_appwrapper.unhealthy_nodes import sick_resources
+from preflight_appwrapper.verdicts import Verdict
+from preflight_proto.result import Result, encode_result
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PREFIX = "workload.codeflare.dev.appwrapper/"
+
+
+def status(*expected: int, deployed: float = 3600, ready: float | None = None, migrations: int = 0) -> Status:
+    """``deployed``, ``ready``: seconds since it was created, and since PodsReady became False (None: it is True)."""
+    conditions = (
+        Condition(type="ResourcesDeployed", status="True", last_transition_time=NOW - timedelta(seconds=deployed)),
+        Condition(
+            type="PodsReady",
+            status="True" if ready is None else "False",
+            last_transition_time=NOW - timedelta(seconds=deployed if ready is None else ready),
+        ),
+    )
+    created = (Condition(type="ResourcesDeployed", status="True", last_transition_time=NOW),)
+    components = tuple(
+        ComponentStatus(
+            name=f"c{i}", kind="Job", api_version="batch/v1", uid=f"job-{i}", conditions=created,
+            pod_sets=(PodSet(path="template.spec.template", replicas=count),) if count else (),
+        )
+        for i, count in enumerate(expected)
+    )  # fmt: skip
+    return Status(phase="Running", conditions=conditions, component_status=components, migration_count=migrations)
+
+
+def pod(name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: object = 8, **more: Any) -> Pod:
+    raw: dict[str, Any] = {
+        "metadata": {"name": name, "uid": f"uid-{name}", "ownerReferences": [{"uid": owner, "controller": True}]},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}]},
+        "status": {"phase": phase, **more},
+    }
+    if more.pop("going", False):
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return pod_from(raw)
+
+
+def present(i: int = 0, says: Any = "nothing", **more: Any) -> SeenComponent:
+    return SeenComponent(state="present", ours=True, uid=f"job-{i}", verdict=Verdict(says=says, owns_pods=True), **more)
+
+
+def judged(
+    known: Status, *pods: Pod, components: tuple[SeenComponent, ...] | None = None,
+    nodes: dict[str, frozenset[str]] | None = None, rules: Rules | None = None, annotations: dict[str, str] | None = None,
+) -> Judgement:  # fmt: skip
+    components = tuple(present(i) for i in range(len(known.component_status))) if components is None else components
+    wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known)
+    seen = Seen(components=components, pods=pods, nodes=nodes or {})
+    rules = rules or Rules()
+    p = parameters({PREFIX + key: value for key, value in (annotations or {}).items()}, rules)
+    return judge(wrapper, seen, p, rules, NOW)
+
+
+def exited(code: int, name: str = "main") -> dict[str, Any]:
+    return {"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}
+
+
+def left(outcome: str, *, code: int = 1, gated: bool = True, name: str = "preflight-dcgm-diag") -> dict[str, Any]:
+    result = Result(v=1, check="dcgm-diag", outcome=outcome, code="MEMORY", gated=gated, duration=1.0)
+    message = encode_result(result).decode()
+    return {"initContainerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code, "message": message}}}]}
+
+
+RUNNING = (pod("a", "Running"), pod("b", "Running"))
+SICK = {"n": frozenset({"nvidia.com/gpu"})}
+
+
+def ruled(found: Judgement) -> tuple[int, str]:
+    return found.holding.rule, found.result
+
+
+# --- 1
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (SeenComponent(state="absent"), (1, "confirm")),
+        (SeenComponent(state="unknown"), (1, "confirm")),
+        (SeenComponent(state="absent", confirmed=True), (1, "fail")),
+        (SeenComponent(state="going", ours=True, uid="job-0"), (1, "confirm")),
+        (SeenComponent(state="going", ours=True, uid="job-0", confirmed=True), (1, "fail")),
+        (SeenComponent(state="present", ours=True, uid="other", confirmed=True), (1, "fail")),
+        (SeenComponent(state="present", ours=False, uid="job-0", confirmed=True), (1, "fail")),
+        (SeenComponent(state="absent", confirmed=True, verdict=Verdict(says="finished")), (9, "healthy")),
+    ],
+)
+def test_rule_1_a_missing_component_is_asked_for_before_it_fails(one: SeenComponent, wanted: tuple[int, str]) -> None:
+    assert ruled(judged(status(2), *RUNNING, components=(one,))) == wanted
+
+
+def test_rule_1_goes_before_all_others() -> None:
+    gone = SeenComponent(state="absent", confirmed=True)
+    found = judged(status(2, 0), pod("a", "Failed"), components=(present(says="failed"), gone), nodes=SICK)
+    assert found.reason == "MissingComponent"
+
+
+# --- 2
+
+
+def test_rule_2_a_failed_component_is_counted_without_grace() -> None:
+    found = judged(status(2), *RUNNING, components=(present(says="failed"),))
+    assert (*ruled(found), found.grace, found.counts) == (2, "reset", False, True)
+
+
+def test_rule_2_with_a_terminal_exit_code_is_final() -> None:
+    failed = pod("a", "Failed", **exited(3))
+    found = judged(status(2), failed, components=(present(says="failed"),), annotations={"terminalExitCodes": "3"})
+    assert ruled(found) == (2, "fail")
+
+
+# --- 3
+
+
+@pytest.mark.parametrize(
+    ("pods", "says", "wanted"),
+    [
+        (("Succeeded", "Succeeded"), "nothing", (3, "succeeded")),
+        (("Succeeded", "Succeeded"), "more", (9, "healthy")),
+        (("Succeeded", "Succeeded", "Running"), "nothing", (9, "healthy")),
+        (("Succeeded", "Succeeded", "Pending"), "nothing", (9, "healthy")),
+        (("Succeeded", "Succeeded", "Failed"), "nothing", (3, "succeeded")),  # it was replaced
+        (("Succeeded",), "finished", (3, "succeeded")),  # its success policy needed no more
+        (("Succeeded", "Failed"), "finished", (3, "succeeded")),
+        ((), "finished", (3, "succeeded")),
+    ],
+)
+def test_rule_3_needs_enough_successes_and_nothing_left_to_run(
+    pods: tuple[str, ...], says: str, wanted: tuple[int, str]
+) -> None:
+    made = [pod(f"p{i}", phase) for i, phase in enumerate(pods)]
+    assert ruled(judged(status(2), *made, components=(present(says=says),))) == wanted
+
+
+def test_a_component_that_makes_no_pods_never_succeeds() -> None:
+    assert ruled(judged(status(0))) == (9, "healthy")
+
+
+# --- 4
+
+
+def test_rule_4_moves_a_running_pod_off_a_marked_node_uncounted() -> None:
+    found = judged(status(2), *RUNNING, nodes=SICK)
+    assert (*ruled(found), found.reason, found.counts) == (4, "evacuate", "AutopilotNoExecute", False)
+
+
+@pytest.mark.parametrize(
+    ("phase", "gpus", "going"),
+    [
+        ("Pending", 8, False),
+        ("Succeeded", 8, False),
+        ("Running", "0", False),
+        ("Running", -1, False),
+        ("Running", 8, True),
+    ],
+)
+def test_rule_4_concerns_running_pods_that_ask_for_the_resource(phase: str, gpus: object, going: bool) -> None:
+    found = judged(status(1), pod("a", phase, gpus=gpus, going=going), nodes=SICK, components=(present(says="more"),))
+    assert found.holding.rule != 4
+
+
+def test_rule_4_goes_before_failed_pods() -> None:
+    assert ruled(judged(status(2), pod("a", "Failed"), pod("b", "Running"), nodes=SICK)) == (4, "evacuate")
+
+
+def test_only_no_execute_labels_make_pods_leave() -> None:
+    pilot = Rules().autopilot
+    assert sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, pilot) == {"nvidia.com/gpu"}
+    assert not sick_resources({"autopilot.ibm.com/gpuhealth": "ERR"}, pilot)
+    assert not sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, replace(pilot, monitor=False))
+
+
+# --- 5
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (left("failed"), 5),
+        (left("inconclusive"), 6),
+        (left("misconfigured", code=2), 6),
+        (left("failed", gated=False, code=0), 6),
+        (left("failed", name="mine"), 6),
+        ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}]}, 6),
+        (
+            {
+                "initContainerStatuses": [
+                    {"name": "preflight-x", "state": {"terminated": {"exitCode": 1, "message": "?"}}}
+                ]
+            },
+            6,
+        ),
+    ],
+)
+def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int) -> None:
+    assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).holding.rule == rule
+
+
+@pytest.mark.parametrize(("before", "counts"), [(0, False), (2, False), (3, True)])
+def test_rule_5_is_counted_from_the_fourth_in_a_row_on(before: int, counts: bool) -> None:
+    assert judged(status(1, migrations=before), pod("a", "Failed", **left("failed"))).counts is counts
+
+
+# --- 6
+
+
+def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
+    found = judged(status(2), pod("train-0", "Failed", node="node-b", **exited(137)), pod("b", "Running"))
+    assert (*ruled(found), found.grace, found.counts) == (6, "reset", True, True)
+    assert found.holding.sentence == "1 failed pod, train-0 on node-b exited with 137"
+
+
+@pytest.mark.parametrize(
+    ("pods", "rules", "rule"),
+    [
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(), 9),  # its successor runs
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Pending")), Rules(), 6),
+        ((pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")), Rules(), 6),  # nobody replaces it
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(failed_pods="any"), 6),
+    ],
+)
+def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
+    pods: tuple[Pod, ...], rules: Rules, rule: int
+) -> None:
+    assert judged(status(2), *pods, rules=rules).holding.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("said", "annotations", "result"),
+    [
+        (exited(3), {"terminalExitCodes": "3, 10"}, "fail"),
+        (exited(10), {"terminalExitCodes": "3, 10"}, "fail"),
+        (exited(4), {"terminalExitCodes": "3, 10"}, "reset"),
+        (exited(4), {"retryableExitCodes": "10"}, "fail"),
+        (exited(10), {"retryableExitCodes": "10"}, "reset"),
+        (exited(0), {"retryableExitCodes": "10"}, "reset"),
+        ({"initContainerStatuses": exited(3, "setup")["containerStatuses"]}, {"terminalExitCodes": "3"}, "fail"),
+        ({"initContainerStatuses": exited(3, "preflight-x")["containerStatuses"]}, {"terminalExitCodes": "3"}, "reset"),
+    ],
+)
+def test_rule_6_exit_codes_end_the_retries_after_the_same_grace(
+    said: dict[str, Any], annotations: dict[str, str], result: str
+) -> None:
+    found = judged(status(2), pod("a", "Failed", **said), annotations=annotations)
+    assert (*ruled(found), found.grace) == (6, result, True)
+
+
+# --- 7 and 8
+
+
+@pytest.mark.parametrize(
+    ("pods", "since", "wanted"),
+    [
+        (("Running",), 60, (9, "waiting")),
+        (("Running",), 61, (7, "reset")),
+        (("Running", "Pending"), 61, (9, "waiting")),
+        (("Running", "Pending"), 300, (9, "waiting")),
+        (("Running", "Pending"), 301, (8, "reset")),
+        (("Running", "Unknown"), 301, (8, "reset")),
+        (("Running", "Succeeded"), 301, (9, "healthy")),
+    ],
+)
+def test_rules_7_and_8_begin_a_second_after_their_periods(
+    pods: tuple[str, ...], since: float, wanted: tuple[int, str]
+) -> None:
+    made = [pod(f"p{i}", phase) for i, phase in enumerate(pods)]
+    found = judged(status(2, deployed=since, ready=since), *made)
+    assert ruled(found) == wanted
+    assert found.grace is (wanted[0] in {7, 8})
+
+
+def test_a_pod_that_is_being_deleted_is_neither_pending_nor_running() -> None:
+    assert ruled(judged(status(1, ready=61), pod("a", "Running", going=True))) == (7, "reset")
+
+
+def test_rule_7_counts_from_the_loss_of_readiness_and_not_from_creation() -> None:
+    assert ruled(judged(status(2, deployed=36_000), pod("a", "Running"))) == (9, "waiting")
+    assert ruled(judged(status(2, deployed=36_000, ready=30), pod("a", "Running"))) == (9, "waiting")
+
+
+def test_the_clock_stands_still_while_a_job_queues_by_itself() -> None:
+    one = SeenComponent(state="present", ours=True, uid="job-0", verdict=Verdict(suspended=True))
+    found = judged(status(2, ready=9999), components=(one,))
+    assert ruled(found) == (9, "waiting")
+    assert found.at is None
+    assert "suspended by itself" in found.holding.sentence
+
+
+def test_the_clock_begins_when_a_job_is_resumed() -> None:
+    verdict = Verdict(resumed=NOW - timedelta(seconds=30))
+    one = SeenComponent(state="present", ours=True, uid="job-0", verdict=verdict)
+    assert ruled(judged(status(2, ready=9999), components=(one,))) == (9, "waiting")
+
+
+def examining(
+    seconds_ago: float, *, ended: float | None = None, name: str = "preflight-nccl-allreduce"
+) -> dict[str, Any]:
+    begun = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    if ended is None:
+        state: dict[str, Any] = {"running": {"startedAt": begun}}
+    else:
+        finished = (NOW - timedelta(seconds=ended)).isoformat()
+        state = {"terminated": {"exitCode": 0, "startedAt": begun, "finishedAt": finished}}
+    return {"initContainerStatuses": [{"name": name, "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "since", "rule"),
+    [
+        (examining(350), 360, 9),  # 10 s of warm-up so far
+        (examining(1200), 1600, 8),  # 400 s
+        (examining(1590), 1600, 8),  # more than the allowance
+        (examining(250, ended=50), 360, 9),
+        (examining(250, ended=200), 360, 8),
+        (examining(350, name="setup"), 360, 8),  # its own init container hangs
+    ],
+)
+def test_the_time_that_preflight_takes_is_no_warm_up(said: dict[str, Any], since: float, rule: int) -> None:
+    found = judged(status(2, deployed=since, ready=since), pod("a", "Running"), pod("b", "Pending", **said))
+    assert found.holding.rule == rule
+
+
+def test_two_examinations_at_the_same_time_are_one() -> None:
+    pods = [pod(f"p{i}", "Pending", **examining(200, ended=100)) for i in range(2)]
+    assert judged(status(2, deployed=410, ready=410), *pods).holding.rule == 8
+    assert judged(status(2, deployed=390, ready=390), *pods).holding.rule == 9
+
+
+def test_what_waits_says_when_the_next_rule_may_hold() -> None:
+    found = judged(status(2, deployed=10, ready=10), pod("a", "Running"))
+    assert found.at == NOW + timedelta(seconds=51)
+    found = judged(status(2, deployed=10, ready=10), pod("a", "Running"), pod("b", "Pending", **examining(5)))
+    assert found.at == NOW + timedelta(seconds=300 + 1200 + 1 - 10)

@@ -1,0 +1,154 @@
+"""Pod sets that follow from a kind equal those that Kueue finds, and a path leads to a pod template or is refused with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from player import job
+from preflight_appwrapper.objects import PREFIX
+from preflight_appwrapper.podsets import PodSetError, inferred, kueue_knows, pod_template
+
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+INDEX = PREFIX + "tas-pod-index-label"
+
+
+def of(api: str, kind: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+
+
+def jobs(**more: Any) -> dict[str, Any]:
+    return {"name": "w", "template": {"spec": {"template": TEMPLATE, **more.pop("job", {})}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (of("v1", "Pod", **TEMPLATE["spec"]), [("template", 1)]),
+        (of("v1", "Service"), []),
+        (of("apps/v1", "Deployment", template=TEMPLATE), [("template.spec.template", 1)]),
+        (of("apps/v1", "StatefulSet", template=TEMPLATE, replicas=3), [("template.spec.template", 3)]),
+        (of("batch/v1", "Job", template=TEMPLATE), [("template.spec.template", 1)]),
+        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4), [("template.spec.template", 4)]),
+        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4, completions=2), [("template.spec.template", 2)]),
+        (of("batch/v1", "Job", template=TEMPLATE, completions=9), [("template.spec.template", 1)]),
+        (
+            of("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=[jobs(), jobs(replicas=2, job={"parallelism": 3})]),
+            [
+                ("template.spec.replicatedJobs[0].template.spec.template", 1),
+                ("template.spec.replicatedJobs[1].template.spec.template", 6),
+            ],
+        ),
+        (
+            of(
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                pytorchReplicaSpecs={"Worker": {"replicas": 3, "template": TEMPLATE}, "Master": {"template": TEMPLATE}},
+            ),
+            [
+                ("template.spec.pytorchReplicaSpecs.Master.template", 1),
+                ("template.spec.pytorchReplicaSpecs.Worker.template", 3),
+            ],
+        ),
+        (
+            of(
+                "ray.io/v1",
+                "RayCluster",
+                headGroupSpec={"template": TEMPLATE},
+                workerGroupSpecs=[{"template": TEMPLATE, "replicas": 2}, {"template": TEMPLATE}],
+            ),
+            [
+                ("template.spec.headGroupSpec.template", 1),
+                ("template.spec.workerGroupSpecs[0].template", 2),
+                ("template.spec.workerGroupSpecs[1].template", 1),
+            ],
+        ),
+        (
+            of("ray.io/v1", "RayJob", rayClusterSpec={"headGroupSpec": {"template": TEMPLATE}}),
+            [("template.spec.rayClusterSpec.headGroupSpec.template", 1)],
+        ),
+        (
+            of(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                replicas=2,
+                leaderWorkerTemplate={"size": 4, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE},
+            ),
+            [
+                ("template.spec.leaderWorkerTemplate.leaderTemplate", 2),
+                ("template.spec.leaderWorkerTemplate.workerTemplate", 6),
+            ],
+        ),
+        (
+            of(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                replicas=2,
+                leaderWorkerTemplate={"size": 4, "workerTemplate": TEMPLATE},
+            ),
+            [("template.spec.leaderWorkerTemplate.workerTemplate", 8)],
+        ),
+        (of("example.com/v1", "Train", template=TEMPLATE), []),
+        (of("batch/v2", "Job", template=TEMPLATE), []),
+    ],
+)
+def test_pod_sets_follow_from_the_kind(template: dict[str, Any], wanted: list[tuple[str, int]]) -> None:
+    assert [(one.path, one.count) for one in inferred(template)] == wanted
+
+
+def test_the_annotations_of_topology_aware_scheduling_are_kueues() -> None:
+    found = inferred(of("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=[jobs(replicas=2)]))[0].annotations
+    assert found == {
+        INDEX: "batch.kubernetes.io/job-completion-index",
+        PREFIX + "tas-sub-group-index-label": "jobset.sigs.k8s.io/job-index",
+        PREFIX + "tas-sub-group-count": "2",
+    }
+    pytorch = of("kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Worker": {"template": TEMPLATE}})
+    assert inferred(pytorch)[0].annotations == {INDEX: "training.kubeflow.org/replica-index"}
+    assert not inferred(of("apps/v1", "Deployment", template=TEMPLATE))[0].annotations
+
+
+def test_kueue_does_not_know_a_leader_worker_set() -> None:
+    assert kueue_knows(job())
+    assert not kueue_knows(of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("spec.template", "is no path"),
+        ("template.spec.x[0", "is no path"),
+        ("template..spec", "is no path"),
+        ("template.", "is no path"),
+        ("", "is no path"),
+        ("template.spec.nothing", 'has no field "nothing"'),
+        ("template.spec[0]", "is no list"),
+        ("template.spec.template.spec.containers[0]", "leads to no pod template"),
+        ("template.spec.template.spec.containers[1]", "has 1 items"),
+        ("template.spec", "leads to no pod template"),
+        ("template", "leads to no pod template"),
+        ("template." + "x" * 2000, "is no path"),
+        ("template[" + "9" * 5000 + "]", "is no path"),
+    ],
+)
+def test_a_path_that_leads_to_no_pod_template_says_why(path: str, why: str) -> None:
+    with pytest.raises(PodSetError) as caught:
+        pod_template(job(), path)
+    assert why in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("replicas", ["3", 1.5, True, [], {}])
+def test_replicas_that_are_no_whole_number_are_refused(replicas: object) -> None:
+    with pytest.raises(PodSetError, match=r"template\.spec\.replicas is no whole number"):
+        inferred(of("apps/v1", "Deployment", template=TEMPLATE, replicas=replicas))
+
+
+@given(st.text(max_size=40) | st.from_regex(r"template(\.[a-z]+|\[[0-9]+\]){0,4}", fullmatch=True))
+def test_any_path_leads_to_a_pod_template_or_is_refused(path: str) -> None:
+    try:
+        assert pod_template(job(), path)["spec"]["containers"]
+    except PodSetError as error:
+        assert str(error)

@@ -1,0 +1,450 @@
+"""Each row of the state table is taken by a wrapper in a small cluster, and README shows the table that the code uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from player import Player, job, wrapper
+from preflight_appwrapper.seen import Attempt
+from preflight_appwrapper.table import PHASES, ROWS, markdown
+
+SECOND = {"failureGracePeriodDuration": "1s", "retryPausePeriodDuration": "1s"}
+
+
+def started(player: Player) -> Player:
+    player.settle()
+    assert player.phase == "Running"
+    player.world.run()
+    player.settle()
+    return player
+
+
+def failing(player: Player) -> Player:
+    started(player)
+    next(iter(player.world.pods.values()))["status"]["phase"] = "Failed"
+    player.settle()
+    return player
+
+
+def seen() -> Player:
+    player = Player(wrapper(suspend=True))
+    player.settle()
+    assert player.phase == "Suspended"
+    assert player.world.created == []
+    return player
+
+
+def leftover() -> Player:
+    player = started(Player(wrapper()))
+    player.world.wrapper["status"]["phase"] = "Suspended"  # type: ignore[index]
+    player.until("Running")
+    assert len(player.world.created) == 2
+    return player
+
+
+def resume() -> Player:
+    player = seen()
+    player.suspend(False)
+    player.settle()
+    assert player.world.condition("QuotaReserved")["status"] == "True"
+    return player
+
+
+def resuming_suspend() -> Player:
+    player = Player(wrapper())
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
+    player.settle()
+    assert player.phase == "Resuming"
+    player.suspend(True)
+    player.until("Suspended")
+    return player
+
+
+def created() -> Player:
+    return started(Player(wrapper()))
+
+
+def create_fatal() -> Player:
+    player = Player(wrapper())
+    player.world.refuse["train"] = Attempt(error="spec.parallelism: Invalid value", at=player.world.now, fatal=True)
+    player.settle()
+    assert player.phase == "Failed"
+    assert player.world.condition("Unhealthy")["reason"] == "CreateFailed"
+    assert "spec.components[0].template: Job train was refused" in player.world.condition("Unhealthy")["message"]
+    return player
+
+
+def create_late() -> Player:
+    player = Player(wrapper())
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
+    player.until("Resetting")
+    assert player.count == 1
+    player.world.refuse.clear()
+    player.until("Running")
+    return player
+
+
+def create_last() -> Player:
+    player = Player(wrapper(annotations={"retryLimit": "0"}))
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=player.world.now)
+    player.until("Failed")
+    assert player.count == 0
+    return player
+
+
+def running_suspend() -> Player:
+    player = started(Player(wrapper()))
+    player.suspend(True)
+    player.until("Suspended")
+    assert not player.world.pods
+    return player
+
+
+def succeeded() -> Player:
+    player = started(Player(wrapper()))
+    player.complete()
+    player.settle()
+    assert player.phase == "Succeeded"
+    assert player.world.condition("QuotaReserved")["status"] == "False"
+    assert player.world.condition("ResourcesDeployed")["status"] == "True"
+    return player
+
+
+def reset() -> Player:
+    player = failing(Player(wrapper(annotations=SECOND)))
+    player.until("Resetting")
+    assert player.count == 1
+    player.until("Running")
+    return player
+
+
+def evacuate() -> Player:
+    player = started(Player(wrapper(annotations=SECOND)))
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    player.settle()
+    assert player.phase == "Resetting"
+    assert player.count == 0
+    return player
+
+
+def failed() -> Player:
+    player = failing(Player(wrapper(annotations={**SECOND, "retryLimit": "0"})))
+    player.until("Failed")
+    return player
+
+
+def suspended() -> Player:
+    player = started(Player(wrapper()))
+    player.suspend(True)
+    player.settle()
+    player.suspend(False)  # too late: what is begun is brought to its end
+    player.until("Running")
+    assert "suspended" in player.rows
+    return player
+
+
+def resetting_suspend() -> Player:
+    player = failing(Player(wrapper(annotations={**SECOND, "retryPausePeriodDuration": "1h"})))
+    player.until("Resetting")
+    player.suspend(True)
+    player.until("Suspended")
+    return player
+
+
+def retry() -> Player:
+    player = reset()
+    assert player.world.condition("Unhealthy")["status"] == "False"
+    assert player.world.condition("DeletingResources") == {}
+    return player
+
+
+def failed_delete() -> Player:
+    player = failing(
+        Player(wrapper(annotations={**SECOND, "retryLimit": "0", "deletionOnFailureGracePeriodDuration": "1h"}))
+    )
+    player.until("Failed")
+    assert player.world.condition("DeletingResources")["reason"] == "DeletionPaused"
+    player.wait(3600 - 2)
+    assert player.world.pods
+    player.wait(10)
+    assert player.world.condition("ResourcesDeployed")["status"] == "False"
+    return player
+
+
+def failed_deleted() -> Player:
+    player = failed()
+    player.wait(10)
+    assert player.world.condition("ResourcesDeployed")["reason"] == "Failed"
+    assert player.world.condition("QuotaReserved")["reason"] == "Failed"
+    assert player.last is not None
+    assert player.last.next is None
+    return player
+
+
+def succeeded_delete() -> Player:
+    player = succeeded()
+    player.wait(7 * 86_400 + 10)
+    assert not player.world.objects
+    assert player.world.condition("ResourcesDeployed")["reason"] == "Succeeded"
+    return player
+
+
+def terminating() -> Player:
+    player = started(Player(wrapper()))
+    player.delete()
+    player.wait(10)
+    assert player.world.wrapper is None
+    return player
+
+
+SCENARIOS: dict[str, Callable[[], Player]] = {
+    "seen": seen,
+    "leftover": leftover,
+    "resume": resume,
+    "resuming-suspend": resuming_suspend,
+    "created": created,
+    "create-fatal": create_fatal,
+    "create-late": create_late,
+    "create-last": create_last,
+    "running-suspend": running_suspend,
+    "succeeded": succeeded,
+    "reset": reset,
+    "evacuate": evacuate,
+    "failed": failed,
+    "suspended": suspended,
+    "resetting-suspend": resetting_suspend,
+    "reset-deleted": reset,
+    "retry": retry,
+    "failed-delete": failed_delete,
+    "failed-deleted": failed_deleted,
+    "succeeded-delete": succeeded_delete,
+    "succeeded-deleted": succeeded_delete,
+    "terminating": terminating,
+    "gone": terminating,
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_of_the_table_is_taken(row: str) -> None:
+    player = SCENARIOS[row]()
+    assert row in player.rows, player.rows
+
+
+def test_the_readme_shows_the_table_of_the_code() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert markdown() in readme
+
+
+def test_every_phase_is_led_to_and_every_row_leads_to_a_phase() -> None:
+    assert {row.to for row in ROWS.values()} == set(PHASES) - {""}
+    assert {phase for row in ROWS.values() for phase in row.phases} == set(PHASES)
+
+
+@pytest.mark.parametrize(("limit", "resets"), [("-1", 0), ("0", 0), ("1", 1), ("3", 3)])
+def test_exactly_as_many_resets_are_counted_as_the_limit_says(limit: str, resets: int) -> None:
+    player = Player(wrapper(annotations={**SECOND, "retryLimit": limit}))
+    for _ in range(resets):
+        failing(player)
+        player.until("Resetting")
+        player.until("Running")
+    failing(player)
+    player.until("Failed")
+    assert player.count == resets
+
+
+def test_evacuations_double_their_pauses_and_are_few_when_the_label_is_everywhere() -> None:
+    player = Player(wrapper(annotations={"retryPausePeriodDuration": "10s", "retryLimit": "3"}))
+    player.settle()
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    start = player.world.now
+    while (player.world.now - start).total_seconds() < 100 * 10:
+        player.world.run()
+        made = player.settle()
+        assert made.next is not None
+        if made.next.at is not None:
+            player.world.now = max(made.next.at, player.world.now)
+    assert player.rows.count("evacuate") <= 6
+    assert player.count == 0
+
+
+def test_an_evacuation_at_the_limit_fails() -> None:
+    player = started(Player(wrapper(annotations={"retryLimit": "0"})))
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    player.settle()
+    assert player.phase == "Failed"
+    assert player.world.condition("Unhealthy")["reason"] == "AutopilotNoExecute"
+
+
+def test_from_creation_to_readiness_takes_at_most_nine_requests_events_included() -> None:
+    player = started(Player(wrapper()))
+    assert player.world.requests + len(player.world.events) <= 9
+
+
+def test_nothing_is_written_while_nothing_happens() -> None:
+    player = started(Player(wrapper()))
+    requests = player.world.requests
+    player.wait(600)
+    assert player.world.requests == requests
+
+
+def test_the_pause_runs_from_the_end_of_deletion() -> None:
+    player = started(
+        Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"}))
+    )
+    player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
+    player.world.run("Failed")
+    player.settle()
+    assert player.phase == "Resetting"
+    begun = player.world.now
+    player.wait(10)
+    player.world.pods.clear()
+    player.until("Running")
+    assert (player.world.now - begun).total_seconds() >= 15
+
+
+def test_the_second_failure_has_a_whole_grace_again() -> None:
+    player = failing(
+        Player(wrapper(annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"}))
+    )
+    player.until("Resetting")
+    player.until("Running")
+    player.wait(60)
+    player.world.run("Failed")
+    made = player.settle()
+    assert player.phase == "Running"
+    assert made.next is not None
+    assert made.next.at is not None
+    assert (made.next.at - player.world.now).total_seconds() >= 10
+
+
+def test_a_workload_that_mends_itself_in_its_grace_is_not_reset() -> None:
+    player = failing(Player(wrapper()))
+    assert player.world.condition("Unhealthy")["status"] == "True"
+    uid = player.object()["metadata"]["uid"]
+    player.world.pod(uid, "Running")
+    player.wait(1000)
+    assert player.phase == "Running"
+    assert player.count == 0
+    assert player.world.condition("Unhealthy")["status"] == "False"
+
+
+def test_success_is_kept_for_its_time_from_success_however_long_it_ran() -> None:
+    player = started(Player(wrapper(annotations={"successTTLDuration": "5s"})))
+    player.wait(8 * 86_400)
+    player.complete()
+    player.settle()
+    player.wait(4)
+    assert player.world.objects
+    player.wait(10)
+    assert not player.world.objects
+
+
+def test_a_job_between_two_waves_has_not_succeeded() -> None:
+    player = Player(wrapper(job(parallelism=2, completions=10)))
+    started(player)
+    player.world.run("Succeeded")
+    player.object()["status"] = {"succeeded": 2}
+    player.settle()
+    assert player.phase == "Running"
+    player.complete()
+    player.settle()
+    assert player.phase == "Succeeded"
+
+
+def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
+    player = Player(wrapper(job("a"), job("b")))
+    started(player)
+    player.complete("a")
+    for one in player.world.pods.values():
+        owner = one["metadata"]["ownerReferences"][0]["uid"]
+        one["status"]["phase"] = "Succeeded" if owner == player.object("a")["metadata"]["uid"] else "Running"
+    player.settle()
+    del player.world.objects["batch/v1", "Job", "a"]
+    player.world.collect()
+    player.wait(1000)
+    assert player.phase == "Running"
+    player.complete("b")
+    player.settle()
+    assert player.phase == "Succeeded"
+
+
+def test_a_component_that_somebody_deletes_fails_the_wrapper_after_it_was_asked_for() -> None:
+    player = started(Player(wrapper()))
+    player.world.objects.clear()
+    player.world.collect()
+    player.settle()
+    assert player.phase == "Failed"
+    assert player.world.condition("Unhealthy")["reason"] == "MissingComponent"
+    assert player.count == 0
+
+
+def test_a_name_that_somebody_else_owns_is_fatal_and_their_object_stays() -> None:
+    player = Player(wrapper())
+    theirs = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "theirs"}, "spec": {}}
+    player.world.objects["batch/v1", "Job", "train"] = theirs
+    player.wait(10)
+    assert player.phase == "Failed"
+    assert "belongs to nobody" in player.world.condition("Unhealthy")["message"]
+    assert player.world.objects == {("batch/v1", "Job", "train"): theirs}
+    assert player.world.condition("ResourcesDeployed")["status"] == "False"
+
+
+def test_a_pod_without_a_kubelet_goes_by_force() -> None:
+    player = started(Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
+    player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
+    begun = player.world.now
+    player.suspend(True)
+    player.until("Suspended")
+    assert (player.world.now - begun).total_seconds() < 10
+    assert any(one.startswith("DeletionForced") for one in player.world.events)
+
+
+def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
+    template = job()
+    template["metadata"]["finalizers"] = ["example.com/held"]
+    player = started(Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
+    player.suspend(True)
+    player.settle()
+    player.world.pods.clear()
+    player.wait(60)
+    assert player.phase == "Suspending"
+    assert player.world.condition("ResourcesDeployed")["status"] == "True"
+    assert player.world.condition("QuotaReserved")["status"] == "True"
+    assert "Job train (finalizer example.com/held)" in player.world.condition("DeletingResources")["message"]
+    assert len([one for one in player.world.events if one.startswith("DeletionBlocked")]) == 1
+    player.world.objects.clear()
+    player.wait(3)
+    assert player.phase == "Suspended"
+
+
+def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
+    player = started(
+        Player(
+            wrapper(
+                job(),
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {"containers": [{}]}},
+            )
+        )
+    )
+    player.world.wrapper["status"] = {}  # type: ignore[index]
+    player.world.check = lambda: None  # type: ignore[method-assign] # the status is not ours for a while
+    player.until("Running")
+    assert len(player.world.objects) == 2
+
+
+@pytest.mark.parametrize("phase", ["Nonsense", "Terminating", "x" * 5000])
+def test_a_phase_that_nobody_knows_ends_in_a_clean_start(phase: str) -> None:
+    player = started(Player(wrapper()))
+    player.world.wrapper["status"]["phase"] = phase  # type: ignore[index]
+    player.until("Running")
+    assert len(player.world.created) == 2
+
+
+def test_a_wrapper_of_another_manager_is_not_touched() -> None:
+    raw = wrapper()
+    raw["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    player = Player(raw)
+    assert player.settle().next is None
+    assert player.world.requests == 0

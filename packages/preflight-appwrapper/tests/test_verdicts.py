@@ -1,0 +1,99 @@
+"""What components say of themselves, each kind in the shape of its own API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_appwrapper.verdicts import BUILT_IN, FailureRule, StatusMatch, verdict
+
+
+def of(
+    api: str, kind: str, *conditions: tuple[str, str], status: dict[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
+    found = [{"type": type_, "status": value, "reason": "R", "message": "m"} for type_, value in conditions]
+    return {"apiVersion": api, "kind": kind, "spec": spec, "status": {"conditions": found, **(status or {})}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (of("batch/v1", "Job", ("Failed", "True")), "failed"),
+        (of("batch/v1", "Job", ("FailureTarget", "True")), "nothing"),  # its pods are still being ended
+        (of("batch/v1", "Job", ("SuccessCriteriaMet", "True"), ("Complete", "True")), "finished"),
+        (of("batch/v1", "Job", ("Failed", "False")), "nothing"),
+        (of("batch/v1", "Job", completions=10, parallelism=2, status={"succeeded": 10}), "more"),
+        (of("batch/v1", "Job", completions=2, parallelism=2, status={"succeeded": 1}), "more"),
+        (of("batch/v1", "Job", completions=2, parallelism=2, status={"succeeded": 2}), "nothing"),
+        (of("batch/v1", "Job", ("Complete", "True"), completions=10), "finished"),
+        (of("batch/v1", "Job"), "nothing"),
+        (of("kubeflow.org/v1", "PyTorchJob", ("Created", "True"), ("Running", "False"), ("Failed", "True")), "failed"),
+        (of("kubeflow.org/v1", "PyTorchJob", ("Succeeded", "True")), "finished"),
+        (of("kubeflow.org/v1", "PyTorchJob", ("Restarting", "True")), "nothing"),
+        (of("kubeflow.org/v1", "MPIJob", ("Failed", "True")), "failed"),
+        (of("kubeflow.org/v2beta1", "MPIJob", ("Succeeded", "True")), "finished"),
+        (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("Failed", "True")), "failed"),
+        (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("Completed", "True")), "finished"),
+        (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("StartupPolicyCompleted", "True")), "nothing"),
+        (of("trainer.kubeflow.org/v1alpha1", "TrainJob", ("Failed", "True")), "failed"),
+        (of("trainer.kubeflow.org/v1alpha1", "TrainJob", ("Complete", "True")), "finished"),
+        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed"}), "failed"),
+        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "ValidationFailed"}), "failed"),
+        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"}), "more"),
+        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}), "finished"),
+        (of("ray.io/v1", "RayJob"), "more"),
+        (of("ray.io/v1", "RayCluster", status={"state": "failed"}), "nothing"),
+        (of("apps/v1", "Deployment", ("Failed", "True")), "nothing"),
+        (of("v1", "Service"), "nothing"),
+    ],
+)
+def test_each_kind_is_read_by_its_own_status(raw: dict[str, Any], says: str) -> None:
+    assert verdict(raw).says == says
+
+
+def test_a_failed_ray_job_is_quoted() -> None:
+    raw = of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed", "message": "the driver exited"})
+    assert verdict(raw).message == "Failed: the driver exited"
+
+
+@pytest.mark.parametrize("spec", [{"suspend": True}, {"runPolicy": {"suspend": True}}])
+def test_a_component_that_is_held_back_by_itself_is_known(spec: dict[str, Any]) -> None:
+    assert verdict(of("kubeflow.org/v1", "PyTorchJob", **spec)).suspended
+
+
+def test_the_end_of_a_suspension_is_known() -> None:
+    raw = of("batch/v1", "Job", suspend=False)
+    raw["status"]["conditions"] = [
+        {"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    ]
+    found = verdict(raw)
+    assert not found.suspended
+    assert found.resumed == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_further_kind_is_read_as_it_is_configured() -> None:
+    rule = FailureRule(
+        group="example.com", kind="Train", failed=(StatusMatch(path="status.state", values=("Broken",)),)
+    )
+    assert verdict(of("example.com/v1", "Train", status={"state": "Broken"}), (*BUILT_IN, rule)).says == "failed"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "status", "conditions", "spec", "suspend", "completions", "succeeded"]), below
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(_JSON, _JSON)
+def test_no_status_makes_it_raise(spec: Any, status: Any) -> None:
+    for rule in BUILT_IN:
+        verdict({"apiVersion": f"{rule.group}/v1", "kind": rule.kind, "spec": spec, "status": status})

@@ -1,0 +1,318 @@
+"""A small cluster in memory for one wrapper, with a clock of its own, in which answers are lost and controllers die.
+
+It knows the data that a decision is made from and nothing of how decisions are made. Its Job controller makes the pods, its garbage
+collector removes what has no owner, a kubelet runs and ends pods as the test says.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from preflight_appwrapper.objects import LABEL, AppWrapper, pod_from, wrapper_from, written
+from preflight_appwrapper.seen import (
+    Action,
+    AddFinalizer,
+    Attempt,
+    Confirm,
+    Create,
+    Delete,
+    DeletePod,
+    List,
+    RemoveFinalizer,
+    Seen,
+    SeenComponent,
+    Step,
+    Stray,
+)
+from preflight_appwrapper.verdicts import verdict
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Key = tuple[str, str, str]
+
+
+class DiedError(Exception):
+    """The controller's process ends here."""
+
+
+class BrokenError(AssertionError):
+    """An invariant does not hold at some version of the world."""
+
+
+@dataclass
+class Memory:
+    """What one controller process knows beyond the cluster."""
+
+    attempts: dict[str, datetime] = field(default_factory=dict)
+    creates: dict[int, Attempt] = field(default_factory=dict)
+    confirmed: set[int] = field(default_factory=set)
+    empty: list[datetime] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
+
+
+class World:
+    def __init__(self, wrapper: dict[str, Any], *, build: Callable[[AppWrapper, int, str], dict[str, Any]]) -> None:
+        self.now = START
+        self.version = 1
+        self.uids = 0
+        self.wrapper: dict[str, Any] | None = copy.deepcopy(wrapper)
+        self.wrapper["metadata"].setdefault("uid", "wrapper-uid")
+        self.wrapper["metadata"].setdefault("namespace", "ns")
+        self.objects: dict[Key, dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.nodes: dict[str, frozenset[str]] = {}
+        self.held: set[str] = set()  # uids of pods that nobody but force removes
+        self.refuse: dict[str, Attempt] = {}  # by component name: what creating it gives
+        self.memory = Memory()
+        self.build = build
+        self.events: list[str] = []
+        self.phases: list[str] = []
+        self.created: list[tuple[str, str]] = []
+        self.deleted: list[str] = []
+        self.writes = 0
+        self.requests = 0
+        self.faults: Callable[[int], str] = lambda _: ""  # by number of the request: "", "lost", "answer lost"
+        self.makes_pods = True
+        self.lag: Seen | None = None
+
+    # --- what the controller sees
+
+    def uid(self) -> str:
+        self.uids += 1
+        return f"uid-{self.uids}"
+
+    def read(self) -> AppWrapper:
+        assert self.wrapper is not None
+        raw = copy.deepcopy(self.wrapper)
+        raw["metadata"]["resourceVersion"] = str(self.version)
+        return wrapper_from(raw)
+
+    def seen(self) -> Seen:
+        wrapper, memory = self.read(), self.memory
+        known, components = set(), []
+        for i, one in enumerate(wrapper.status.component_status):
+            key = (one.api_version, one.kind, one.name)
+            known.add(key)
+            found = self.objects.get(key) if one.name else None
+            if found is None:
+                components.append(
+                    SeenComponent(state="absent", confirmed=i in memory.confirmed, attempt=memory.creates.get(i))
+                )
+                continue
+            metadata = found["metadata"]
+            owner: dict[str, Any] = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
+            components.append(
+                SeenComponent(
+                    state="going" if "deletionTimestamp" in metadata else "present",
+                    uid=metadata["uid"],
+                    confirmed=i in memory.confirmed,
+                    ours=owner.get("uid") == wrapper.metadata.uid,
+                    owner=f"{owner.get('kind')} {owner.get('name')}" if owner else "",
+                    finalizers=tuple(metadata.get("finalizers", ())),
+                    verdict=verdict(found),
+                    attempt=memory.creates.get(i),
+                )
+            )
+        strays = [
+            Stray(api_version=a, kind=k, name=n, uid=o["metadata"]["uid"], going="deletionTimestamp" in o["metadata"])
+            for (a, k, n), o in self.objects.items()
+            if (a, k, n) not in known
+            and any(it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", []))
+        ]
+        return Seen(
+            components=tuple(components),
+            pods=tuple(pod_from(one) for one in self.pods.values()),
+            nodes=self.nodes,
+            strays=tuple(strays),
+            attempts=dict(memory.attempts),
+            empty=tuple(memory.empty),
+            suffix=f"{self.uids:05d}",
+            said=frozenset(memory.said),
+        )
+
+    # --- what the controller does; each may be lost, or its answer
+
+    def request(self) -> str:
+        self.requests += 1
+        return self.faults(self.requests)
+
+    def do(self, made: Step, before: AppWrapper) -> None:
+        """Write and act as the shell does. Raises :class:`DiedError` where a fault is played."""
+        if made.status != before.status:
+            fault = self.request()
+            if fault != "lost":
+                self._write(made)
+            if fault:
+                raise DiedError
+        for action in made.actions:
+            fault = self.request()
+            if fault != "lost":
+                self._act(action)
+            if fault:
+                raise DiedError
+        for one in made.say:
+            if one.key not in self.memory.said:
+                self.memory.said.add(one.key)
+                self.events.append(f"{one.reason}: {one.message}")
+
+    def restart(self) -> None:
+        self.memory = Memory()
+
+    def _write(self, made: Step) -> None:
+        assert self.wrapper is not None
+        self.wrapper["status"] = written(made.status)
+        self.version += 1
+        self.writes += 1
+        if not self.phases or self.phases[-1] != made.status.phase:
+            self.phases.append(made.status.phase)
+        self.check()
+
+    def _act(self, action: Action) -> None:
+        assert self.wrapper is not None
+        memory = self.memory
+        memory.attempts[action.key] = self.now
+        metadata = self.wrapper["metadata"]
+        if not isinstance(action, List):
+            memory.empty.clear()
+        if isinstance(action, AddFinalizer):
+            assert action.uid == metadata["uid"]
+            metadata.setdefault("finalizers", []).append("workload.codeflare.dev/finalizer")
+            self.version += 1
+        elif isinstance(action, RemoveFinalizer):
+            assert action.uid == metadata["uid"]
+            if action.resource_version != str(self.version):
+                return
+            if self.objects_of_ours() or self.pods:
+                raise BrokenError("the finalizer goes while something is left")
+            self.wrapper = None
+        elif isinstance(action, Create):
+            self._create(action)
+        elif isinstance(action, Confirm):
+            memory.confirmed.add(action.index)
+        elif isinstance(action, Delete):
+            self._delete(action)
+        elif isinstance(action, DeletePod):
+            self._delete_pod(action)
+        elif isinstance(action, List):
+            found = self.objects_of_ours() or list(self.pods)
+            if found:
+                memory.empty.clear()
+            else:
+                memory.empty.append(self.now)
+        self.check()
+
+    def _create(self, action: Create) -> None:
+        memory, wrapper = self.memory, self.read()
+        memory.confirmed.add(action.index)
+        tries = memory.creates[action.index].tries + 1 if action.index in memory.creates else 1
+        if action.name in self.refuse:
+            one = self.refuse[action.name]
+            memory.creates[action.index] = Attempt(
+                error=one.error, at=self.now, tries=tries, fatal=one.fatal, unclear=one.unclear
+            )
+            return
+        memory.creates.pop(action.index, None)
+        made = self.build(wrapper, action.index, action.name)
+        key = (made["apiVersion"], made["kind"], action.name)
+        if key in self.objects:
+            return  # AlreadyExists, and the GET that follows it shows whose it is
+        made["metadata"]["uid"] = self.uid()
+        self.objects[key] = made
+        self.created.append((action.name, made["metadata"]["uid"]))
+        self.spawn(made)
+
+    def _delete(self, action: Delete) -> None:
+        key = (action.api_version, action.kind, action.name)
+        found = self.objects.get(key)
+        if found is None or found["metadata"]["uid"] != action.uid:
+            return
+        if not any(it.get("uid") == "wrapper-uid" for it in found["metadata"].get("ownerReferences", [])):
+            raise BrokenError(f"{action.name} belongs to somebody else and was deleted")
+        self.deleted.append(action.name)
+        if found["metadata"].get("finalizers"):
+            found["metadata"]["deletionTimestamp"] = self.now.isoformat()
+            return
+        del self.objects[key]
+        self.collect()
+
+    def _delete_pod(self, action: DeletePod) -> None:
+        found = self.pods.get(action.name)
+        if found is not None and found["metadata"]["uid"] == action.uid:
+            if found["metadata"].get("finalizers"):
+                found["metadata"]["deletionTimestamp"] = self.now.isoformat()
+            else:
+                del self.pods[action.name]
+
+    # --- the cluster's own life
+
+    def spawn(self, made: dict[str, Any]) -> None:
+        if not self.makes_pods or made["kind"] not in {"Job", "Pod"}:
+            return
+        uid = made["metadata"]["uid"]
+        count = made["spec"].get("parallelism", 1) if made["kind"] == "Job" else 1
+        for _ in range(count):
+            self.pod(uid)
+
+    def pod(self, owner: str, phase: str = "Pending", *, node: str = "node-a") -> str:
+        assert self.wrapper is not None
+        uid = self.uid()
+        name = f"pod-{uid}"
+        self.pods[name] = {
+            "metadata": {
+                "name": name,
+                "uid": uid,
+                "labels": {LABEL: self.wrapper["metadata"]["name"]},
+                "ownerReferences": [{"kind": "Job", "name": "train", "uid": owner, "controller": True}],
+            },
+            "spec": {
+                "nodeName": node,
+                "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+            },
+            "status": {"phase": phase},
+        }
+        return name
+
+    def collect(self) -> None:
+        """The garbage collector: pods whose owner is gone go, unless nobody is there to end them."""
+        alive = {one["metadata"]["uid"] for one in self.objects.values()}
+        for name, one in list(self.pods.items()):
+            if one["metadata"]["ownerReferences"][0]["uid"] in alive:
+                continue
+            if one["metadata"]["uid"] in self.held or one["metadata"].get("finalizers"):
+                one["metadata"]["deletionTimestamp"] = self.now.isoformat()
+            else:
+                del self.pods[name]
+
+    def run(self, phase: str = "Running") -> None:
+        for one in self.pods.values():
+            one["status"]["phase"] = phase
+
+    def objects_of_ours(self) -> list[str]:
+        return [
+            name
+            for (_, _, name), one in self.objects.items()
+            if any(it.get("uid") == "wrapper-uid" for it in one["metadata"].get("ownerReferences", []))
+        ]
+
+    def condition(self, type_: str) -> dict[str, Any]:
+        if self.wrapper is None:
+            return {}
+        found = [it for it in self.wrapper.get("status", {}).get("conditions", []) if it["type"] == type_]
+        return found[0] if found else {}
+
+    def check(self) -> None:
+        """What holds at every version."""
+        if self.wrapper is None:
+            return
+        left = self.objects_of_ours() or list(self.pods)
+        if left and self.condition("ResourcesDeployed").get("status") != "True":
+            raise BrokenError(f"{left} exist although ResourcesDeployed is not True")
+        generations = set(self.objects_of_ours())
+        if len(generations) > len(self.wrapper["spec"]["components"]):
+            raise BrokenError(f"{generations} exist twice")
+
+    def sleep(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
