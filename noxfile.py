@@ -24,7 +24,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "test"]
 
 
-def _members() -> dict[str, tuple[str, dict[str, bool]]]:
+def _members() -> dict[str, tuple[str, dict[str, bool | str]]]:
     """By name: each member's folder, and what its own pyproject.toml says of it under [tool.preflight]."""
     found = {}
     for path in (
@@ -114,6 +114,7 @@ def codegen(session: nox.Session) -> None:
     sync(session, "--all-packages", "--group", "codegen")
     session.run("python", "packages/preflight-proto/codegen.py")
     session.run("python", "packages/preflight-proto/nccl_topologies.py")
+    session.run("python", "packages/preflight-computedomain/codegen.py")
     session.run("python", "packages/preflight-proto/settings_schemas.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
@@ -121,6 +122,7 @@ def codegen(session: nox.Session) -> None:
     generated = [
         "packages/preflight-proto/src/preflight_proto/_generated",
         "packages/preflight-proto/nccl-topologies",
+        "packages/preflight-computedomain/src/preflight_computedomain/_generated",
         "packages/preflight-proto/src/preflight_proto/settings/*.json",
         "charts/preflight/values.schema.json",
         "charts/preflight/charts/preflight-injector/values.schema.json",
