@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from preflight_e2e.plugin import Api, api, real_api_server
-from preflight_gang.kube.client import Client, Conflict
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client, Conflict
+from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import anyio
 from played import Cluster
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.lease import Leadership
 from preflight_gang.metrics import Metrics
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership
 from wire import Wire, wired
 
 __all__ = ["Leading", "leads", "settled"]

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-from kube_world import until
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.reflector import Change, Reflector
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from kube_world import until
 from played import Cluster
+from preflight_e2e.waiting import until
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.clock import Clock
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.lease import lead
 from preflight_gang.metrics import Metrics
-from preflight_gang.workqueue import Queue
+from preflight_kube.client import Client
+from preflight_kube.clock import Clock
+from preflight_kube.connection import Connection
+from preflight_kube.lease import lead
+from preflight_kube.workqueue import Queue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

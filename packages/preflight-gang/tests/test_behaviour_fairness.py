@@ -7,12 +7,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from kube_world import until
 from leading import leads
 from played import CHECKS, Json, played
 from preflight_e2e.simcluster import RESOURCES, ApiDouble, write_kubeconfig
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 from wire import Sent, refusal

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from hostile import bomb, gang_map
-from kube_world import until
 from played import Cluster, played
 from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 from replica import Replica, replica

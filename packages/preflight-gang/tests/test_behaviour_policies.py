@@ -10,18 +10,18 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from kube_world import until
 from leading import Leading, leads
 from played import played
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.plugin import Api
 from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_e2e.waiting import until
 from preflight_gang.crd import crd
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
 from preflight_gang.metrics import Metrics
 from preflight_gang.policies import Policies
 from preflight_gang.writer import Writer
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 
 pytestmark = pytest.mark.anyio

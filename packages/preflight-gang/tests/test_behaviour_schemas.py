@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from kube_world import until
 from leading import leads
 from played import Cluster, opt_in, played
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_gang.kube.client import Client, Invalid, KubeError
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client, Invalid, KubeError
+from preflight_kube.connection import connection
 from preflight_proto import names
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from leading import Leading, leads, settled
 from played import Cluster, played
 from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 from preflight_gang.config import parse
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 
 pytestmark = pytest.mark.anyio
 

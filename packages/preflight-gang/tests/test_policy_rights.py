@@ -9,8 +9,8 @@ import pytest
 from leading import leads
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.helm import GANG, Release
-from preflight_gang.kube.client import Client, KubeError
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, path
 from test_behaviour_policies import OBSERVE, Configs
 

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 import anyio
+from preflight_kube.client import Client, KubeError
 
 from .claims import GROUP, Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
 from .config import Config
-from .kube.client import Client, KubeError
 from .lookup import served
 from .metrics import Metrics
 from .namespaces import Namespaces

@@ -116,9 +116,11 @@ def _read(path: Path, parse: Callable[[str], T]) -> T:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from . import logs, service
-    from .kube.connection import connection
-    from .kube.errors import BadAccess
+    from preflight_kube import logs
+    from preflight_kube.connection import connection
+    from preflight_kube.errors import BadAccess
+
+    from . import service
 
     config = _load(args.config)
     try:
@@ -126,7 +128,7 @@ def _run(args: argparse.Namespace) -> int:
     except BadAccess as error:
         print(f"preflight-gang: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    logs.set_up(config.log_level)
+    logs.set_up("preflight-gang", config.log_level)
 
     async def run() -> None:
         await service.run(target, config, namespace=args.namespace, host=args.host, port=args.port)
@@ -146,7 +148,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from .kube.errors import BadAccess, KubeError
+    from preflight_kube.errors import BadAccess, KubeError
+
     from .show import show
 
     sources = sources_of(_read(args.config, parse_values)[0] if args.config else Config())

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube import schema
 from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import document, expression, schema
+from . import document, expression
 from .sizes import Kind, sized_by
 from .sources import BUILT_IN, Sources
 

@@ -13,9 +13,9 @@ from typing import Final
 import anyio
 import anyio.abc
 import msgspec
+from preflight_kube.client import Client, KubeError, Unreadable
+from preflight_kube.reflector import Change, Reflector
 
-from .kube.client import Client, KubeError, Unreadable
-from .kube.reflector import Change, Reflector
 from .objects import OwnerReference
 from .sizes import Kind, Known
 from .sources import Sources

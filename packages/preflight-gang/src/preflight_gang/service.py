@@ -9,13 +9,13 @@ import time
 import uuid
 
 import anyio
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.health import HealthServer
+from preflight_kube.lease import Leadership, lead
 
 from .config import Config
 from .controller import Controller
-from .health import HealthServer
-from .kube.client import Client
-from .kube.connection import Connection
-from .kube.lease import Leadership, lead
 from .metrics import Metrics
 
 __all__ = ["LEASE", "run"]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
 from .delivery import owned_by
-from .kube.client import Client, KubeError, NotFound
-from .kube.connection import connection
 from .lookup import served
 from .members import config_maps
 from .membership import Key, Member, Stage, key_of, member

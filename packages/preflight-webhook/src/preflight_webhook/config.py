@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_proto import gang_source, names, schema_errors
+from preflight_kube import schema_errors
+from preflight_proto import gang_source, names
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 

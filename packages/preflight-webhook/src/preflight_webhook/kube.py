@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 import msgspec
 import yaml
-from preflight_proto import credentials
-from preflight_proto.kubeconfig import KubeconfigError
+from preflight_kube import credentials
+from preflight_kube.kubeconfig import KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the cluster's authority."""

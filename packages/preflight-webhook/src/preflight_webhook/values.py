@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import jsonschema
-from preflight_proto import schema_errors
+from preflight_kube import schema_errors
 from preflight_proto.helm_values import part_of
 
 from .config import Config, ConfigError, of, raw_of

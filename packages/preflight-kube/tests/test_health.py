@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from preflight_gang import health
-from preflight_gang.health import HealthServer
+from preflight_kube import health
+from preflight_kube.health import HealthServer
 from prometheus_client import CollectorRegistry
 
 

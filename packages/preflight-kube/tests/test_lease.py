@@ -16,11 +16,13 @@ import anyio
 import anyio.abc
 import pytest
 from anyio.streams.text import TextReceiveStream
-from kube_world import Proxy, config_map, proxied, until
+from kube_world import config_map
 from preflight_e2e.plugin import Api
-from preflight_gang.kube.client import Client, Fenced, NotFound
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.lease import Leadership, lead
+from preflight_e2e.proxy import Proxy, proxied
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client, Fenced, NotFound
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership, lead
 
 pytestmark = pytest.mark.anyio
 
@@ -264,7 +266,7 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(ta
 @asynccontextmanager
 async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
     """A candidate as a process of its own, and what it has said so far, by lines."""
-    script = Path(__file__).with_name("kube_candidate.py")
+    script = Path(__file__).with_name("candidate.py")
     command = [sys.executable, str(script), str(api.kubeconfig), api.namespace, identity, str(duration)]
     said: list[str] = []
 

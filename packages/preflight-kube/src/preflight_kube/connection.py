@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_proto import credentials
-from preflight_proto.kubeconfig import KubeconfigError
 
+from . import credentials
 from .errors import BadAccess
+from .kubeconfig import KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the cluster's authority."""

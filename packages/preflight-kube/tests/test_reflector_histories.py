@@ -10,11 +10,13 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kube_world import Kept, proxied, until
+from kube_world import Kept
+from preflight_e2e.proxy import proxied
 from preflight_e2e.simcluster import ApiDouble
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.reflector import Change, Reflector
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.reflector import Change, Reflector
 
 pytestmark = pytest.mark.anyio
 

@@ -1,80 +1,34 @@
-"""What the tests of the Kubernetes layer share: two Structs, waiting, and a way to break connections."""
+"""A TCP proxy in front of an API server, for tests that break connections."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import anyio
-import msgspec
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.reflector import Change
+__all__ = ["Proxy", "proxied"]
 
 
-class Meta(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    resource_version: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+class Target(Protocol):
+    """A frozen dataclass that says where an API server is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def server(self) -> str: ...
 
 
-class Item(msgspec.Struct):
-    """Any object, as far as these tests look at it."""
-
-    metadata: Meta
-    data: dict[str, str] = {}
-
-
-class Kept(msgspec.Struct):
-    """An object of which only the data is read; the key is kept too."""
-
-    metadata: KeptMeta
-    data: dict[str, str] = {}
-
-
-class KeptMeta(msgspec.Struct):
-    uid: str
-    name: str
-
-
-def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
-
-
-def names(items: Iterable[Any]) -> list[str]:
-    return sorted(item.metadata.name for item in items)
-
-
-async def until(true: Callable[[], object], what: str, seconds: float = 20) -> None:
-    """Wait for the thing; ``seconds`` only bounds a failure."""
-    with anyio.move_on_after(seconds):
-        while not true():
-            await anyio.sleep(0.005)
-        return
-    raise AssertionError(f"never happened: {what}")
-
-
-class Changes:
-    """What a Reflector told, in order."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []
-
-    def __call__(self, change: Change[Kept]) -> None:
-        self.seen.append((change.kind, change.object.metadata.name))
+T = TypeVar("T", bound=Target)
 
 
 class Proxy:
     """A TCP proxy in front of an API server, which can lose its connections and refuse new ones."""
 
-    def __init__(self, target: Connection) -> None:
-        self._host, self._port = urlsplit(target.server).hostname, urlsplit(target.server).port
-        self.target = target
+    def __init__(self, server: str) -> None:
+        self._host, self._port = urlsplit(server).hostname, urlsplit(server).port
         self.refuses = False
         self._open: set[asyncio.Task[None]] = set()
 
@@ -116,9 +70,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def proxied(target: Connection) -> AsyncIterator[tuple[Proxy, Connection]]:
-    """A proxy, and the connection that leads through it."""
-    proxy = Proxy(target)
+async def proxied(target: T) -> AsyncIterator[tuple[Proxy, T]]:
+    """A proxy before ``target``, and the connection that leads through it."""
+    proxy = Proxy(target.server)
     server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
     url = urlsplit(target.server)
     port = server.sockets[0].getsockname()[1]

@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from kube_world import Item, config_map, names, proxied
+from kube_world import Item, config_map, names
 from preflight_e2e.plugin import Api
-from preflight_gang.kube.client import (
+from preflight_e2e.proxy import proxied
+from preflight_kube.client import (
     Client,
     Conflict,
     Event,
@@ -21,7 +22,7 @@ from preflight_gang.kube.client import (
     NotFound,
     PreconditionFailed,
 )
-from preflight_gang.kube.connection import Connection
+from preflight_kube.connection import Connection
 
 pytestmark = pytest.mark.anyio
 

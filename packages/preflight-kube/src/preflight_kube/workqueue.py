@@ -15,8 +15,8 @@ from typing import Final
 
 import anyio
 
-from .kube.client import Fenced, KubeError
-from .kube.clock import Clock
+from .client import Fenced, KubeError
+from .clock import Clock
 from .refusals import Refusals
 
 __all__ = ["AT_ONCE", "RESERVED", "Key", "Queue"]

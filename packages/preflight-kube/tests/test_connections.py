@@ -15,9 +15,9 @@ import trustme
 from anyio.abc import SocketAttribute, SocketStream
 from kube_world import Item
 from preflight_e2e.simcluster import ApiDouble
-from preflight_gang.kube import transport
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube import transport
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 
 pytestmark = pytest.mark.anyio
 

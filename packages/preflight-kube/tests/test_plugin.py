@@ -12,10 +12,10 @@ import pytest
 import yaml
 from kube_world import Item
 from preflight_e2e.apiserver import ApiServer
-from preflight_gang.kube import transport
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
-from preflight_gang.kube.errors import BadAccess, KubeError
+from preflight_kube import transport
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
+from preflight_kube.errors import BadAccess, KubeError
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .kubeconfig import Chosen, KubeconfigError, chosen, paths
-from .printable import printable
+from .text import one_line
 
 __all__ = ["DEFAULT", "Access", "access"]
 
@@ -81,7 +81,7 @@ def _documents(listed: str, load: Callable[[str], Any]) -> list[tuple[Path, Any]
         except OSError as error:
             raise KubeconfigError(f"{path} cannot be read ({error.strerror or error}); name kubeconfig files") from None
         except ValueError as error:
-            raise KubeconfigError(f"{path} is not YAML ({printable(str(error), 200)}); correct it") from None
+            raise KubeconfigError(f"{path} is not YAML ({one_line(str(error), 200)}); correct it") from None
     if not documents:
         raise KubeconfigError("none of its files exists; name a kubeconfig file")
     return documents
@@ -174,7 +174,7 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
             f"its plug-in {argv[0]} cannot be run ({error.strerror or error}){_hint(plugin)}"
         ) from None
     if done.returncode:
-        said = printable(done.stdout.decode(errors="replace"), 200)
+        said = one_line(done.stdout.decode(errors="replace"), 200)
         more = f' and printed "{said}"' if said else ""
         raise KubeconfigError(
             f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said stands above"
@@ -194,7 +194,7 @@ def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
 
 
 def _hint(plugin: Mapping[str, Any]) -> str:
-    hint = printable(str(plugin.get("installHint") or ""), 400)
+    hint = one_line(str(plugin.get("installHint") or ""), 400)
     return f"; {hint.rstrip('.')}" if hint else "; install it"
 
 
@@ -223,7 +223,7 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
     try:
         answer = json.loads(output)
     except ValueError:
-        said = printable(output.decode(errors="replace"), 120)
+        said = one_line(output.decode(errors="replace"), 120)
         raise bad(f'printed no ExecCredential as JSON but "{said}"; run it by hand to see why') from None
     if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
         raise bad("printed no ExecCredential; run it by hand to see why")
@@ -245,9 +245,7 @@ def _moment(text: Any, bad: Callable[[str], KubeconfigError]) -> float:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
-        raise bad(
-            f'answered with expirationTimestamp "{printable(str(text), 40)}", which is no RFC 3339 time'
-        ) from None
+        raise bad(f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is no RFC 3339 time') from None
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if seconds <= datetime.now(UTC).timestamp():
         raise bad(f"answered with a credential that expired at {text}; log in again")

@@ -14,19 +14,22 @@ import msgspec
 
 __all__ = ["fault", "set_up"]
 
-COMPONENT: Final = "preflight-gang"
 _FRAMES: Final = 5
 _MOST: Final = 1000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class _JsonLines(logging.Formatter):
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "msg": record.getMessage(),
-            "component": COMPONENT,
+            "component": self._component,
             **getattr(record, "about", {}),
         }
         if record.exc_info and record.exc_info[1] is not None:
@@ -48,12 +51,12 @@ def fault(message: str, error: Exception) -> None:
     logging.getLogger(__name__).critical(message, exc_info=error)
 
 
-def set_up(level: str) -> None:
-    """Send everything, libraries' lines too, through one handler."""
+def set_up(component: str, level: str) -> None:
+    """Send everything, libraries' lines too, through one handler; ``component`` is who speaks."""
     handler = logging.StreamHandler(sys.stdout)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a line is written when it is said, and in one write
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(_JsonLines(component))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

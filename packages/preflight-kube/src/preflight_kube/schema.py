@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-from preflight_proto import schema_errors
+
+from . import schema_errors
 
 __all__ = ["problems"]
 

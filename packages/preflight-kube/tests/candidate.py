@@ -1,4 +1,4 @@
-"""A candidate for a lease as a process of its own: ``kube_candidate.py KUBECONFIG NAMESPACE IDENTITY DURATION``.
+"""A candidate for a lease as a process of its own: ``candidate.py KUBECONFIG NAMESPACE IDENTITY DURATION``.
 
 While it leads it writes a mark every few milliseconds, as eagerly as it may, and says on stdout what it does. Its
 writes stand behind two fences, as a leader's must: it asks for its right before each, and each tests that the mark is
@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 import anyio
-from preflight_gang.kube.client import Client, Fenced, KubeError
-from preflight_gang.kube.connection import connection
-from preflight_gang.kube.lease import Leadership, lead
+from preflight_kube.client import Client, Fenced, KubeError
+from preflight_kube.connection import connection
+from preflight_kube.lease import Leadership, lead
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, duration: str) -> None:

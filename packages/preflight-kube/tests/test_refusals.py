@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang.kube.errors import Conflict, Invalid, KubeError, PreconditionFailed
-from preflight_gang.refusals import Obstructed, Refusals
+from preflight_kube.errors import Conflict, Invalid, KubeError, PreconditionFailed
+from preflight_kube.refusals import Obstructed, Refusals
 
 FORBIDDEN = KubeError("create: the API server answered 403 (exceeded quota: none).", 403, "Forbidden")
 INTERNAL = KubeError("patch: the API server answered 500 (failed calling webhook).", 500)

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from .kube.errors import Conflict, KubeError, NotFound, PreconditionFailed
+from .errors import Conflict, KubeError, NotFound, PreconditionFailed
 
 __all__ = ["FIRST", "LONGEST", "Obstructed", "Refusals", "cause_of", "for_good"]
 

@@ -10,12 +10,13 @@ import anyio
 import pytest
 import trustme
 import yaml
-from kube_world import Item, names, until
+from kube_world import Item, names
 from preflight_e2e.simcluster import ApiDouble
-from preflight_gang.kube import transport
-from preflight_gang.kube.client import Client, KubeError
-from preflight_gang.kube.connection import Connection, connection
-from preflight_gang.kube.reflector import Reflector
+from preflight_e2e.waiting import until
+from preflight_kube import transport
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection, connection
+from preflight_kube.reflector import Reflector
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
-from kube_world import Changes, Kept, config_map, names, proxied, until
+from kube_world import Changes, Kept, config_map, names
 from preflight_e2e.plugin import Api
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.reflector import Change, Reflector
+from preflight_e2e.proxy import proxied
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.reflector import Change, Reflector
 
 pytestmark = pytest.mark.anyio
 

@@ -14,12 +14,13 @@ import anyio
 import pytest
 import trustme
 from blockbuster import blockbuster_ctx
-from kube_world import Item, Kept, config_map, until
+from kube_world import Item, Kept, config_map
 from preflight_e2e.simcluster import Answer, ApiDouble, Request, write_kubeconfig
-from preflight_gang.kube import transport
-from preflight_gang.kube.client import READ_ATTEMPTS, Client, KubeError
-from preflight_gang.kube.connection import Connection, connection
-from preflight_gang.kube.reflector import Reflector
+from preflight_e2e.waiting import until
+from preflight_kube import transport
+from preflight_kube.client import READ_ATTEMPTS, Client, KubeError
+from preflight_kube.connection import Connection, connection
+from preflight_kube.reflector import Reflector
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +106,7 @@ async def dripping() -> AsyncIterator[Connection]:
 
 
 async def test_an_answer_that_comes_byte_by_byte_is_left(dripping: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_gang.kube.client.LONGEST", 0.2)
+    monkeypatch.setattr("preflight_kube.client.LONGEST", 0.2)
     async with Client(dripping) as client:
         for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
             with anyio.fail_after(20), pytest.raises(KubeError, match=r"has not ended after 0\.2 s"):
@@ -286,7 +287,7 @@ async def test_nothing_in_the_layer_blocks_the_event_loop(
     file.write_text("any")
     monkeypatch.setattr(transport, "TOKEN_AGE", -1.0)
     target = to(double, token="any", token_file=file)
-    with blockbuster_ctx("preflight_gang.kube"):
+    with blockbuster_ctx("preflight_kube"):
         async with Client(target) as client, anyio.create_task_group() as tasks:
             reflector = Reflector(client, PATH, Kept)
             tasks.start_soon(reflector.run)
