@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
+from preflight_kube.jsonpatch import set_annotation
 from preflight_kube.refusals import FIRST, Refusals
 from preflight_proto.history import Past
 
@@ -22,7 +23,6 @@ from .delivery import config_map, owned_by, record_of, roster_patch
 from .fairness import FairLimiter
 from .membership import Member
 from .metrics import Metrics
-from .nodes import set_annotation
 from .objects import ConfigMap, Metadata
 from .sealing import Answer, Gang, Record
 
