@@ -34,7 +34,7 @@ def target(api: Api) -> Connection:
 
 @pytest.fixture
 async def client(target: Connection) -> AsyncIterator[Client]:
-    async with Client(target) as made:
+    async with Client(target, agent="tests") as made:
         yield made
 
 
@@ -50,7 +50,7 @@ async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
         yield cluster
     if api.kind == "real":  # it serves the next test, too, whose controller sees all namespaces
         for plural in ("pods", "configmaps"):
-            await client.delete(api.path(plural), {"gracePeriodSeconds": 0})
+            await client.delete(api.path(plural), grace=0)
 
 
 @pytest.fixture

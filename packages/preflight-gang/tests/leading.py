@@ -38,7 +38,7 @@ async def leads(
     target: Connection, *, epoch: int = 1, config: Config | None = None, home: str = ""
 ) -> AsyncIterator[Leading]:
     """A controller that mirrors ``target`` and leads, until the end of the block."""
-    async with wired(target) as (wire, through), Client(through) as client:
+    async with wired(target) as (wire, through), Client(through, agent="tests") as client:
         metrics = Metrics()
         controller = Controller(client, config or Config(), metrics, home)
         async with anyio.create_task_group() as group:

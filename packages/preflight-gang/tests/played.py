@@ -144,7 +144,7 @@ class Cluster:
         await self.report(name, container("dcgm-diag", "ended"), running)
 
     async def delete(self, name: str, *, grace: int = 0) -> None:
-        await self.client.delete(self._path("pods", name), {"gracePeriodSeconds": grace})
+        await self.client.delete(self._path("pods", name), grace=grace)
         if not grace:
             await until(lambda: name not in self.pods, f"{name} is gone")
 

@@ -223,7 +223,7 @@ async def test_a_checked_pod_whose_claim_is_made_anew_is_counted_on_a_double_wit
     async with ApiDouble([*RESOURCES, *DRA]) as double:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
         target = connection({"KUBECONFIG": str(kubeconfig)})
-        async with Client(target) as client, played(client, "default") as cluster:
+        async with Client(target, agent="tests") as client, played(client, "default") as cluster:
             await opt_in(cluster)
             await count_differing_claims(cluster, target)
             asked = [one.path for one in double.requests if one.method == "GET" and "resource.k8s.io" in one.path]

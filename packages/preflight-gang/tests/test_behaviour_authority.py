@@ -64,7 +64,7 @@ async def _leading(
     kubeconfig = write_kubeconfig(folder / "config", server.server, ca=authority.file, user={"token": server.token})
     target: Connection = connection({"KUBECONFIG": str(kubeconfig)})
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         await opt_in(client, namespace, names.NAMESPACE_ENABLED)
         async with (
             played(client, namespace) as cluster,

@@ -41,7 +41,7 @@ class Jumping:
 @asynccontextmanager
 async def standing(target: Connection, namespace: str, identity: str, clock: Clock) -> AsyncIterator[None]:
     """A replica that mirrors, stands for election and leads."""
-    async with Client(target, clock=clock) as client, anyio.create_task_group() as group:
+    async with Client(target, agent="tests", clock=clock) as client, anyio.create_task_group() as group:
         controller = Controller(client, Config(), Metrics())
         group.start_soon(controller.mirror)
 

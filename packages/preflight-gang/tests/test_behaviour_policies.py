@@ -162,7 +162,7 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         asked += 1
         return False
 
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         policies = Policies(client, Metrics())
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
@@ -216,7 +216,7 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
 ) -> None:
     target, define = bare
     monkeypatch.setattr("preflight_gang.policies.ABSENT_RETRY", 0.2)
-    async with Client(target) as client, played(client, "default") as cluster, leads(target):
+    async with Client(target, agent="tests") as client, played(client, "default") as cluster, leads(target):
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
         await anyio.to_thread.run_sync(define)

@@ -107,7 +107,7 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
             return False
         return True
 
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         await opt_in(client, namespace, names.NAMESPACE_ENABLED)
         listed = [name for name, spec in EVIL[source].items() if await create(client, name, spec)]
         assert len(listed) >= len(EVIL[source]) // 2, listed

@@ -35,7 +35,7 @@ def reached(server: ApiServer, token: str | None = None) -> Connection:
 
 async def test_the_controller_judges_and_changes_nothing_else(server: ApiServer) -> None:
     own = reached(server, server.token_of("preflight", "preflight-gang"))
-    async with Client(reached(server)) as admin, Client(own) as controller, leads(own):
+    async with Client(reached(server), agent="tests") as admin, Client(own, agent="tests") as controller, leads(own):
         configs = Configs(admin, "default")
         await configs.create("one", OBSERVE)
         await configs.judged("one", "InForce")

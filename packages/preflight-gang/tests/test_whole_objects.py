@@ -214,7 +214,7 @@ def test_whatever_a_node_holds_it_is_read_or_not(item: Any) -> None:
 
 def _controller() -> Controller:
     target = connection({"KUBECONFIG": str(_KUBECONFIG)})
-    return Controller(Client(target), Config(), Metrics())
+    return Controller(Client(target, agent="tests"), Config(), Metrics())
 
 
 def _kubeconfig() -> Any:

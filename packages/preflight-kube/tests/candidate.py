@@ -19,7 +19,7 @@ from preflight_kube.lease import Leadership, lead
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, duration: str) -> None:
-    async with Client(connection({"KUBECONFIG": kubeconfig})) as client:
+    async with Client(connection({"KUBECONFIG": kubeconfig}), agent="tests") as client:
 
         async def body(leadership: Leadership) -> None:
             writer = client.fenced(leadership.valid)

@@ -27,5 +27,5 @@ def target(api: Api) -> Connection:
 
 @pytest.fixture
 async def client(target: Connection) -> AsyncIterator[Client]:
-    async with Client(target) as made:
+    async with Client(target, agent="tests") as made:
         yield made

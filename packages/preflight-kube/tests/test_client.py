@@ -228,7 +228,7 @@ async def test_a_watch_from_a_version_that_was_compacted_is_gone(client: Client,
 
 async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, api: Api) -> None:
     path = api.path("configmaps")
-    async with proxied(target) as (proxy, through), Client(through) as client:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
         version = await version_of(client, path)
         async with client.watch(path, Item, resource_version=version) as events:
             proxy.cut()
@@ -237,7 +237,11 @@ async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, a
 
 
 async def test_a_read_survives_a_server_that_is_away_for_a_moment(target: Connection, api: Api) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as client, anyio.create_task_group() as tasks:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as client,
+        anyio.create_task_group() as tasks,
+    ):
         await make(client, api, "one")
         proxy.cut(refuse=True)
 
@@ -250,7 +254,7 @@ async def test_a_read_survives_a_server_that_is_away_for_a_moment(target: Connec
 
 
 async def test_a_write_is_not_repeated(target: Connection, api: Api) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as client:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
         await make(client, api, "one")
         proxy.cut(refuse=True)
         with pytest.raises(KubeError) as caught:
@@ -359,7 +363,7 @@ async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(client: C
 async def test_a_delete_with_another_uid_is_a_conflict(client: Client, api: Api) -> None:
     await make(client, api, "one")
     with pytest.raises(Conflict):
-        await client.delete(api.path("configmaps", "one"), {"preconditions": {"uid": "another"}})
+        await client.delete(api.path("configmaps", "one"), uid="another")
 
 
 async def test_a_fenced_client_does_not_send_when_the_right_is_gone(client: Client, api: Api) -> None:

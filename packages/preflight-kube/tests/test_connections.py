@@ -53,7 +53,7 @@ async def test_whoever_is_cut_off_during_the_handshake_leaves_no_connection() ->
             f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", ssl.create_default_context()
         )
         with nothing_left_open():
-            async with Client(target) as client, anyio.create_task_group() as asking:
+            async with Client(target, agent="tests") as client, anyio.create_task_group() as asking:
                 asking.start_soon(client.get, "/api/v1/namespaces/default", Item)
                 await came.wait()
                 asking.cancel_scope.cancel()
@@ -79,7 +79,7 @@ async def test_connections_that_a_replaced_authority_made_old_are_closed(
     with ApiDouble(tls=serving(authority)) as double:
         environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(double.port)}
         with nothing_left_open():
-            async with Client(connection(environ, tmp_path)) as client:
+            async with Client(connection(environ, tmp_path), agent="tests") as client:
                 for round_ in range(4):
                     ca.write_text(authority.cert_pem.bytes().decode() + "\n" * round_)
                     path = "/api/v1/namespaces"

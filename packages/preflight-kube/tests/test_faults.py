@@ -54,7 +54,7 @@ async def double() -> AsyncIterator[ApiDouble]:
 
 @pytest.fixture
 async def client(double: ApiDouble) -> AsyncIterator[Client]:
-    async with Client(to(double)) as made:
+    async with Client(to(double), agent="tests") as made:
         yield made
 
 
@@ -107,14 +107,14 @@ async def dripping() -> AsyncIterator[Connection]:
 
 async def test_an_answer_that_comes_byte_by_byte_is_left(dripping: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("preflight_kube.client.LONGEST", 0.2)
-    async with Client(dripping) as client:
+    async with Client(dripping, agent="tests") as client:
         for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
             with anyio.fail_after(20), pytest.raises(KubeError, match=r"has not ended after 0\.2 s"):
                 await ask
 
 
 async def test_a_watch_that_never_ends_a_line_is_left(dripping: Connection) -> None:
-    async with Client(dripping, timeout=5) as client:
+    async with Client(dripping, agent="tests", timeout=5) as client:
         with anyio.fail_after(20), pytest.raises(KubeError, match="has not ended after 6 s"):
             await _watched(client)
 
@@ -166,7 +166,10 @@ async def test_a_reflector_says_why_it_is_behind_and_recovers(double: ApiDouble,
 async def test_a_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
-    async with ApiDouble(token="old") as double, Client(to(double, token="old", token_file=file)) as client:
+    async with (
+        ApiDouble(token="old") as double,
+        Client(to(double, token="old", token_file=file), agent="tests") as client,
+    ):
         await client.create(PATH, config_map("one"))
         double.token = "new"
         file.write_text("new\n")
@@ -180,13 +183,16 @@ async def test_a_token_file_is_read_again_when_the_token_is_old(
     file = tmp_path / "token"
     file.write_text("new")
     monkeypatch.setattr(transport, "TOKEN_AGE", -1.0)
-    async with ApiDouble(token="new") as double, Client(to(double, token="old", token_file=file)) as client:
+    async with (
+        ApiDouble(token="new") as double,
+        Client(to(double, token="old", token_file=file), agent="tests") as client,
+    ):
         await client.create(PATH, config_map("one"))
         assert len(double.requests) == 1
 
 
 async def test_a_token_that_stays_refused_is_an_error() -> None:
-    async with ApiDouble(token="other") as double, Client(to(double, token="ours")) as client:
+    async with ApiDouble(token="other") as double, Client(to(double, token="ours"), agent="tests") as client:
         with pytest.raises(KubeError) as caught:
             await client.get(f"{PATH}/one", Item)
         assert caught.value.status == 401
@@ -200,10 +206,10 @@ async def test_tls_is_verified_against_the_cluster_s_authority(tmp_path: Path) -
     authority.cert_pem.write_to_path(str(ca))
     async with ApiDouble(tls=tls) as double:
         trusted = write_kubeconfig(tmp_path / "trusted", double.url, ca=ca)
-        async with Client(connection({"KUBECONFIG": str(trusted)})) as client:
+        async with Client(connection({"KUBECONFIG": str(trusted)}), agent="tests") as client:
             await client.create(PATH, config_map("one"))
         stranger = write_kubeconfig(tmp_path / "stranger", double.url)
-        async with Client(connection({"KUBECONFIG": str(stranger)})) as client:
+        async with Client(connection({"KUBECONFIG": str(stranger)}), agent="tests") as client:
             with pytest.raises(KubeError, match=r"no answer to create .*certificate verify failed"):
                 await client.create(PATH, config_map("two"))
 
@@ -229,7 +235,7 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
         path = write_kubeconfig(tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user)
         monkeypatch.chdir(elsewhere)
         found = connection({"KUBECONFIG": str(path)})
-        async with Client(found) as client:
+        async with Client(found, agent="tests") as client:
             await client.create(PATH, config_map("one"))
     assert set(found.files) == {folder / "ca.crt", folder / "client.crt", folder / "client.key"}
     assert found.token_file == folder / "token"
@@ -288,7 +294,7 @@ async def test_nothing_in_the_layer_blocks_the_event_loop(
     monkeypatch.setattr(transport, "TOKEN_AGE", -1.0)
     target = to(double, token="any", token_file=file)
     with blockbuster_ctx("preflight_kube"):
-        async with Client(target) as client, anyio.create_task_group() as tasks:
+        async with Client(target, agent="tests") as client, anyio.create_task_group() as tasks:
             reflector = Reflector(client, PATH, Kept)
             tasks.start_soon(reflector.run)
             await reflector.synced.wait()

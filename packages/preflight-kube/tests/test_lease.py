@@ -125,7 +125,11 @@ async def test_what_the_body_raises_comes_out_after_the_release(client: Client, 
 async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
     target: Connection, client: Client, api: Api
 ) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as cut_off, anyio.create_task_group() as tasks:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as cut_off,
+        anyio.create_task_group() as tasks,
+    ):
         one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
         tasks.start_soon(one.run)
         await until(lambda: one.leads, "the first leads")
@@ -140,7 +144,11 @@ async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
 
 
 async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as client, anyio.create_task_group() as tasks:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as client,
+        anyio.create_task_group() as tasks,
+    ):
         one = Candidate(client, api, "one")
         tasks.start_soon(one.run)
         await until(lambda: one.leads, "it leads")
@@ -172,7 +180,11 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(client: Client, api: Ap
 async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
     target: Connection, client: Client, api: Api
 ) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as cut_off, anyio.create_task_group() as tasks:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as cut_off,
+        anyio.create_task_group() as tasks,
+    ):
         one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
         tasks.start_soon(one.run)
         await until(lambda: one.leads, "the first leads")
@@ -239,7 +251,9 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(ta
         candidates: list[tuple[Proxy, Candidate]] = []
         for name in ("one", "two", "three"):
             proxy, through = await stack.enter_async_context(proxied(target))
-            candidate = Candidate(await stack.enter_async_context(Client(through)), api, name, duration=0.6)
+            candidate = Candidate(
+                await stack.enter_async_context(Client(through, agent="tests")), api, name, duration=0.6
+            )
             candidates.append((proxy, candidate))
             tasks.start_soon(candidate.run)
 

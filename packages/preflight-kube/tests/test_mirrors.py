@@ -55,7 +55,7 @@ def test_a_path_is_one_label_for_all_namespaces() -> None:
 
 @pytest.mark.anyio
 async def test_while_the_server_is_away_the_gauge_says_so(api: Api, target: Connection) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as client:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
 
         def behind() -> float | None:
             return client.mirrors.behind().get("/api/v1/configmaps")

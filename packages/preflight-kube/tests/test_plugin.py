@@ -61,7 +61,7 @@ async def reads(client: Client) -> bool:
 
 
 async def test_the_plug_in_s_token_is_believed_and_asked_for_once(log_in: LogIn) -> None:
-    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)})) as client:
+    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests") as client:
         assert await reads(client)
         assert await reads(client)
     assert log_in.asked == 1
@@ -74,7 +74,7 @@ async def test_a_token_that_is_refused_is_asked_for_anew(
     log_in.answers("revoked")
     target = connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)})
     log_in.answers(real_api_server.token)
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         assert await reads(client)
     assert log_in.asked == 2
 
@@ -85,14 +85,14 @@ async def test_a_credential_that_has_expired_is_asked_for_before_the_request(
     log_in.answers("of yesterday")
     target = connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)})
     log_in.answers(real_api_server.token)
-    async with Client(replace(target, expires=0.0)) as client:
+    async with Client(replace(target, expires=0.0), agent="tests") as client:
         assert await reads(client)
     assert log_in.asked == 2
 
 
 async def test_a_plug_in_that_has_nothing_better_leaves_the_server_s_refusal(log_in: LogIn) -> None:
     log_in.answers("wrong")
-    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)})) as client:
+    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests") as client:
         with pytest.raises(KubeError, match="401"):
             await reads(client)
 

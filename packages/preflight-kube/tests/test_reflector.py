@@ -124,7 +124,7 @@ async def test_watches_that_end_are_taken_up_where_they_ended(world: World) -> N
 
 
 async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, client: Client, target: Connection) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as mirrored:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)
         await world.put("a", "b")
         async with running(world.reflector):
@@ -141,7 +141,7 @@ async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, clie
 
 
 async def test_a_version_that_has_grown_too_old_is_listed_again(api: Api, client: Client, target: Connection) -> None:
-    async with proxied(target) as (proxy, through), Client(through) as mirrored:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)
         await world.put("a", "b", "c")
         async with running(world.reflector):

@@ -75,7 +75,7 @@ async def test_the_store_becomes_what_the_cluster_is(steps: list[tuple[str, ...]
         cluster, direct = Cluster(double), Connection(double.url, ssl.create_default_context())
         async with (
             proxied(direct) as (proxy, through),
-            Client(through) as client,
+            Client(through, agent="tests") as client,
             anyio.create_task_group() as tasks,
         ):
             act: dict[str, Callable[..., None]] = {

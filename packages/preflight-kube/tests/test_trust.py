@@ -53,7 +53,7 @@ async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
     old, new = trustme.CA(), trustme.CA()
     old.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(old)) as double:
-        async with Client(reach(tmp_path, double)) as client:
+        async with Client(reach(tmp_path, double), agent="tests") as client:
             mirror = Reflector(client, "/api/v1/namespaces", Item, watch_seconds=1)
             async with anyio.create_task_group() as group:
                 group.start_soon(mirror.run)
@@ -80,7 +80,7 @@ async def test_an_authority_that_is_trusted_no_longer_is_dropped_without_a_failu
     old, new = trustme.CA(), trustme.CA()
     old.cert_pem.write_to_path(tmp_path / "ca.crt")
     with ApiDouble(tls=serving(old)) as double:
-        async with Client(as_service_account(tmp_path, double)) as client:
+        async with Client(as_service_account(tmp_path, double), agent="tests") as client:
             await client.get("/api/v1/namespaces/default", Item)
             new.cert_pem.write_to_path(tmp_path / "ca.crt")
             with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):

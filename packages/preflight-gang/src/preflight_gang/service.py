@@ -43,7 +43,7 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
     identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
     beat = time.monotonic()
 
-    async with Client(target, concurrency=config.writes) as client:
+    async with Client(target, agent="preflight-gang", concurrency=config.writes) as client:
         metrics.sent(client.requests)
         metrics.mirrored(client.mirrors)
         controller = Controller(client, config, metrics, namespace)

@@ -30,7 +30,7 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
     """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
-    async with Client(connection(home=Path.home())) as client:
+    async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
         members: dict[Key, list[Member]] = {}
         async for pods, _ in client.pages(
             f"/api/v1/namespaces/{namespace}/pods", Pod, params={"labelSelector": names.GANG_LABEL}

@@ -99,8 +99,7 @@ class Writer:
             if not (await self._client.get(path, _Frozen)).immutable:
                 raise
         log.warning("an immutable record is made anew", extra={"about": {"path": path}})
-        version = {"uid": at.metadata.uid, "resourceVersion": at.metadata.resource_version}
-        await self._client.delete(path, {"preconditions": version})
+        await self._client.delete(path, uid=at.metadata.uid, resource_version=at.metadata.resource_version)
         about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         return await self._client.create(collection, {**body, "metadata": about})
 

@@ -6,22 +6,22 @@ Every object is decoded by itself into the caller's Struct, which names only the
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 import httpx
 import msgspec
 
+from .answers import LONGEST, kind_of, known, refusal, retry_after, timely, whole, words
 from .clock import Clock
 from .connection import Connection
-from .decoding import MOST_BYTES, Undecodable, Unreadable, decode, unreadable
+from .decoding import MOST_BYTES, Undecodable, Unreadable, decode
 from .door import Door
 from .errors import (
     Conflict,
@@ -31,9 +31,7 @@ from .errors import (
     KubeError,
     NotFound,
     PreconditionFailed,
-    Status,
     Unusable,
-    refused,
 )
 from .mirrors import Mirrors
 from .paging import FIRST, Page, TooMuch, next_limit, read_page
@@ -51,6 +49,7 @@ __all__ = [
     "NotFound",
     "Params",
     "PreconditionFailed",
+    "Propagation",
     "Requests",
     "Unreadable",
     "Unusable",
@@ -58,15 +57,13 @@ __all__ = [
 
 T = TypeVar("T")
 Params = Mapping[str, str | int]
+Propagation = Literal["Background", "Foreground", "Orphan"]
+"""What becomes of what an object owns: deleted after it, deleted before it, or left."""
 
 READ_ATTEMPTS: Final = 5
 WATCH_SECONDS: Final = (120, 240)
 """For how long one watch is asked for; spread, so that the watches of all replicas do not end together. Not longer,
 because a watch says nothing while nothing happens: this is also how late a silent break could be noticed."""
-LONGEST: Final = 120.0
-"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its next bytes."""
-_MOST_WORDS: Final = 64 * 1024
-"""Bytes of a refusal that are read."""
 
 
 @dataclass
@@ -80,7 +77,7 @@ class Requests:
 class Client:
     """Use as an asynchronous context manager, within one event loop.
 
-    ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
+    ``agent`` is the program's name: the API server records writes under it. ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
     (seconds) bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for all that is done with it.
 
     Reads are repeated, ``READ_ATTEMPTS`` times in all, when the connection fails or the server answers 429 or 503
@@ -92,15 +89,15 @@ class Client:
         self,
         target: Connection,
         *,
+        agent: str,
         concurrency: int = 32,
         timeout: float = 30.0,
-        agent: str = "preflight-gang",
         clock: Clock | None = None,
     ) -> None:
         self.target = target
         self.requests = Requests()
         self.mirrors = Mirrors()
-        self._agent, self._timeout = agent, timeout  # the API server records our writes under this name
+        self._agent, self._timeout = agent, timeout
         self._slots = anyio.Semaphore(concurrency)
         self.clock = clock or Clock()
         self._door = Door(self.clock)
@@ -135,13 +132,22 @@ class Client:
             KubeError: the server cannot be reached or refuses.
         """
         try:
-            data = await self._read("get", path, params, _whole)
+            data = await self._read("get", path, params, whole)
         except TooMuch as error:
-            raise _kind(*error.args)(f"{path}: the answer has more than {MOST_BYTES} bytes, and is not read.") from None
+            raise kind_of(*error.args)(
+                f"{path}: the answer has more than {MOST_BYTES} bytes, and is not read."
+            ) from None
         try:
             return decode(msgspec.json.Decoder(type_), data)
         except Undecodable as error:
-            raise _kind(data)(f"{path}: the API server's answer cannot be read ({error}).") from None
+            raise kind_of(data)(f"{path}: the API server's answer cannot be read ({error}).") from None
+
+    async def get_or_none(self, path: str, type_: type[T], *, params: Params | None = None) -> T | None:
+        """The object at ``path``; None where the API server says that there is none. Raises as :meth:`get` otherwise."""
+        try:
+            return await self.get(path, type_, params=params)
+        except NotFound:
+            return None
 
     async def pages(
         self,
@@ -214,10 +220,10 @@ class Client:
             try:
                 answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
                 if not answer.is_success:
-                    said = await _words(answer)
+                    said = await words(answer)
                     await answer.aclose()
                     self._asked_to_wait(answer)
-                    raise _refusal(answer.status_code, said, f"watch {path}")
+                    raise refusal(answer.status_code, said, f"watch {path}")
             except httpx.HTTPError as error:
                 self._lines.failed(error)
                 raise self._silence(f"watch {path}", error) from error
@@ -232,7 +238,7 @@ class Client:
         self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str, longest: float
     ) -> AsyncGenerator[Event[T]]:
         try:
-            async for event in events(_timely(answer, longest, f"watch {path}"), decoder, path):
+            async for event in events(timely(answer, longest, f"watch {path}"), decoder, path):
                 if event.unreadable is not None:
                     self.mirrors.cannot_read(path, event.unreadable)
                 yield event
@@ -249,15 +255,55 @@ class Client:
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> bytes:
         """Apply RFC 6902 operations, all or none; PreconditionFailed where a ``test`` does not hold."""
-        return await self._write("patch", "PATCH", path, operations, "application/json-patch+json")
+        return await self._write("patch", "PATCH", path, operations, kind="application/json-patch+json")
 
     async def merge_patch(self, path: str, body: object) -> bytes:
         """Apply an RFC 7386 merge patch; Conflict where it names a resourceVersion that no longer holds."""
-        return await self._write("patch", "PATCH", path, body, "application/merge-patch+json")
+        return await self._write("patch", "PATCH", path, body, kind="application/merge-patch+json")
 
-    async def delete(self, path: str, body: object | None = None) -> None:
-        """Delete the object at ``path``; ``body`` may hold DeleteOptions such as preconditions."""
-        await self._write("delete", "DELETE", path, body)
+    async def replace_status(self, path: str, body: object) -> bytes:
+        """Replace the status of the object at ``path``, and nothing else of it; Conflict as for :meth:`replace`."""
+        return await self.replace(f"{path}/status", body)
+
+    async def apply(self, path: str, body: object, *, manager: str = "", force: bool = False) -> bytes:
+        """Server-side apply: have the fields in ``body``, its apiVersion and kind among them, at ``path``, new where there is no such object.
+
+        ``manager`` owns them from then on (default: ``agent``); what it applied before and leaves out now is removed. With ``force``
+        fields that others own are taken from them, as a controller does with what it alone decides.
+
+        Raises:
+            Conflict: others own some of them with other values (never with ``force``), or a resourceVersion in ``body`` no longer holds.
+        """
+        params: Params = {"fieldManager": manager or self._agent, **({"force": "true"} if force else {})}
+        return await self._write("patch", "PATCH", path, body, kind="application/apply-patch+yaml", params=params)
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Delete the object at ``path``, or all of a collection.
+
+        Only if it has this ``uid`` and this ``resource_version``, where given. ``grace``: seconds that a pod gets to end (0: at once, which
+        does not wait for its kubelet). ``propagation``: what becomes of what it owns (default: as its kind has it).
+
+        Raises:
+            NotFound: there is none.
+            Conflict: the object there is another one, or has changed.
+        """
+        preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+        options = {
+            "preconditions": preconditions or None,
+            "gracePeriodSeconds": grace,
+            "propagationPolicy": propagation,
+        }
+        given = {key: value for key, value in options.items() if value is not None}
+        about = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        await self._write("delete", "DELETE", path, {**about, **given} if given else None)
 
     async def _read(
         self, verb: str, path: str, params: Params | None, take: Callable[[AsyncIterator[bytes]], Awaitable[T]]
@@ -270,8 +316,8 @@ class Client:
                     self.requests.count[verb] += 1
                     async with http.stream("GET", path, params=params) as answer:
                         if answer.is_success:
-                            return await take(_timely(answer, LONGEST, f"{verb} {path}"))
-                        said = await _words(answer)
+                            return await take(timely(answer, LONGEST, f"{verb} {path}"))
+                        said = await words(answer)
             except httpx.HTTPError as error:
                 if attempt == READ_ATTEMPTS or not isinstance(error, httpx.TransportError):
                     raise self._silence(f"{verb} {path}", error) from error
@@ -279,13 +325,20 @@ class Client:
             else:
                 wait = self._asked_to_wait(answer)
                 if attempt == READ_ATTEMPTS or wait is None:
-                    raise _refusal(answer.status_code, said, f"{verb} {path}")
+                    raise refusal(answer.status_code, said, f"{verb} {path}")
                 pause = wait
             await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311 - never earlier than asked
         raise AssertionError("unreachable")
 
     async def _write(
-        self, verb: str, method: str, path: str, body: object | None, kind: str = "application/json"
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        body: object | None,
+        *,
+        kind: str = "application/json",
+        params: Params | None = None,
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
         async with self._slots, self._lines.one() as http:
@@ -296,9 +349,9 @@ class Client:
             self.requests.bytes[verb] += len(data)
             head = {"Content-Type": kind} if data else None
             try:
-                async with http.stream(method, path, content=data or None, headers=head) as answer:
-                    pieces = _timely(answer, LONGEST, f"{verb} {path}")
-                    said = await (_whole(pieces) if answer.is_success else _words(answer))
+                async with http.stream(method, path, content=data or None, headers=head, params=params) as answer:
+                    pieces = timely(answer, LONGEST, f"{verb} {path}")
+                    said = await (whole(pieces) if answer.is_success else words(answer))
             except httpx.HTTPError as error:
                 raise self._silence(f"{verb} {path}", error) from error
             except TooMuch:
@@ -307,15 +360,15 @@ class Client:
                 ) from None
         if answer.is_success:
             if method != "DELETE":
-                _known(answer.status_code, said, f"{verb} {path}")
+                known(answer.status_code, said, f"{verb} {path}")
             return said
         self._asked_to_wait(answer)
         json_patch = kind == "application/json-patch+json"
-        raise _refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
+        raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
     def _asked_to_wait(self, answer: httpx.Response) -> float | None:
         """Seconds that the server asks us to wait before the next attempt; until then the door is shut."""
-        if (seconds := _retry_after(answer)) is not None:
+        if (seconds := retry_after(answer)) is not None:
             self._door.shut(seconds)
         return seconds
 
@@ -323,83 +376,3 @@ class Client:
         return KubeError(
             f"{self.target.server}: no answer to {what} ({type(error).__name__} {error}); is it reachable?"
         )
-
-
-_STATUS: Final = msgspec.json.Decoder(Status)
-_NOT_SERVED: Final = b"404 page not found"
-"""What an API server says of an API group that it does not have; to all else that is not there it answers with a Status."""
-
-
-class _Written(msgspec.Struct, rename="camel"):
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Object(msgspec.Struct):
-    metadata: _Written
-
-
-_OBJECT: Final = msgspec.json.Decoder(_Object)
-
-
-def _known(code: int, body: bytes, what: str) -> None:
-    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done."""
-    try:
-        decode(_OBJECT, body)
-    except Undecodable as error:
-        raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
-
-
-def _retry_after(answer: httpx.Response) -> float | None:
-    """Seconds that the server asks us to wait before the next attempt."""
-    if answer.status_code not in {429, 503}:
-        return None
-    try:
-        asked = float(answer.headers["Retry-After"])
-    except (KeyError, ValueError):
-        return None
-    return None if math.isnan(asked) else min(max(asked, 0.1), 30.0)
-
-
-def _refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> KubeError:
-    try:
-        status = decode(_STATUS, body)
-    except Undecodable:
-        status = Status(message=body[:200].decode(errors="replace").strip())
-        if code == httpx.codes.NOT_FOUND and body.strip() != _NOT_SERVED:  # a proxy's: nobody knows what there is
-            return KubeError(f"{what}: the API server answered {code} ({status.message}).", code)
-    return refused(what, code, status, json_patch=json_patch)
-
-
-async def _whole(pieces: AsyncIterator[bytes]) -> bytes:
-    kept, size = [], 0
-    async for piece in pieces:
-        kept.append(piece)
-        size += len(piece)
-        if size > MOST_BYTES:
-            raise TooMuch(b"".join(kept))
-    return b"".join(kept)
-
-
-def _kind(data: bytes) -> type[KubeError]:
-    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made so: another try may find a better one."""
-    return Unusable if unreadable(data, "").metadata.name else KubeError
-
-
-async def _timely(answer: httpx.Response, longest: float, what: str) -> AsyncIterator[bytes]:
-    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not ended after ``longest`` seconds."""
-    end = anyio.current_time() + longest
-    async for piece in answer.aiter_raw():
-        if anyio.current_time() > end:
-            raise KubeError(f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?")
-        yield piece
-
-
-async def _words(answer: httpx.Response) -> bytes:
-    """What an answer says that is none of those that are wanted."""
-    kept = b""
-    async for piece in _timely(answer, LONGEST, "a refusal"):
-        kept += piece[:_MOST_WORDS]
-        if len(kept) >= _MOST_WORDS:
-            break
-    return kept

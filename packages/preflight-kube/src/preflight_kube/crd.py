@@ -214,7 +214,7 @@ def _worth(default: Any, made: Mapping[str, Any]) -> bool:
     if default is None or default in ([], ""):
         return False
     if default == {}:
-        return any("default" in one for one in made.get("properties", {}).values())
+        return bool([one for one in made.get("properties", {}).values() if "default" in one])
     return True
 
 
