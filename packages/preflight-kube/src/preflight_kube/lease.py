@@ -1,25 +1,17 @@
-"""Leader election by a Lease: whoever leads does so within a cancel scope that ends when the lease may be lost.
-
-Nobody's clock is compared with another's. The holder counts its time from before a renewal was sent; everybody else
-counts from when that renewal was seen. So the holder's right has ended before another may begin, whatever the clocks
-of the machines say.
-"""
+"""Leader election by a Lease: whoever leads does so within a cancel scope that ends when the lease may be lost."""
 
 from __future__ import annotations
 
 import logging
-import math
 import random
-import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import msgspec
 
 from .client import Client
-from .errors import Conflict, KubeError, NotFound
+from .errors import KubeError
+from .lock import Leadership, LeaseLock, LeaseLost
 
 __all__ = ["Leadership", "lead"]
 
@@ -27,53 +19,6 @@ RELEASE_SECONDS: Final = 3.0
 """How long an orderly end may take to tell the others; after that they find out by themselves."""
 
 log = logging.getLogger(__name__)
-
-
-class _Lost(Exception):
-    """Another holds the lease, or it has been deleted."""
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    lease_transitions: int | None = None
-    renew_time: str | None = None
-    acquire_time: str | None = None
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    resource_version: str
-
-
-class _Lease(msgspec.Struct):
-    """What is asked of an answer before it is believed; all of it is kept."""
-
-    metadata: _Metadata
-    spec: _Spec | None = None
-
-
-class Leadership:
-    """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
-
-    def __init__(self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.epoch = epoch
-        """Rises by one with each acquisition, whoever acquires (``leaseTransitions`` of the Lease)."""
-        self._until, self._clock = until, clock
-
-    def valid(self) -> bool:
-        """Whether nobody else can have acquired the lease yet; ask right before each write.
-
-        True as long as the last successful renewal was sent less than the lease's duration ago. Time during which
-        this process was stopped counts. Once the leadership has ended, never True again.
-        """
-        return self._clock() < self._until
-
-    def _renewed(self, until: float) -> None:
-        self._until = until
-
-    def _end(self) -> None:
-        self._until = -math.inf
 
 
 async def lead(
@@ -104,8 +49,8 @@ async def lead(
         raise ValueError(f"retry {look} < renew {deadline} < duration {duration} does not hold")
     # Connections of its own: a renewal must not stand in line behind a thousand writes.
     async with client.sibling(concurrency=2, timeout=deadline / 2) as own:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-        candidate = _Candidate(own, path, identity, duration=duration, deadline=deadline, retry=look)
+        lock = LeaseLock(own, namespace, name, identity, duration=duration)
+        candidate = _Candidate(lock, own.clock, deadline=deadline, retry=look)
         while True:
             leadership = await candidate.acquired()
             await candidate.serve(leadership, body)
@@ -113,16 +58,11 @@ async def lead(
 
 
 class _Candidate:
-    """One process's view of the Lease, and what it does about it."""
+    """One process that takes the lock, holds it while it can, and gives it back."""
 
-    def __init__(
-        self, client: Client, path: str, identity: str, *, duration: float, deadline: float, retry: float
-    ) -> None:
-        self._client, self._path, self._identity, self._clock = client, path, identity, client.clock
-        self._duration, self._deadline, self._retry = duration, deadline, retry
-        self._lease: dict[str, Any] = {}  # as last seen or written; sent back whole, so that labels stay
-        self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)  # holder's last sign of life, when we saw it
-        self._about = {"lease": path, "identity": identity}
+    def __init__(self, lock: LeaseLock, clock: Callable[[], float], *, deadline: float, retry: float) -> None:
+        self._lock, self._clock, self._deadline, self._retry = lock, clock, deadline, retry
+        self._about = {"lease": lock.path, "identity": lock.identity}
 
     def pause(self) -> float:
         return self._retry * random.uniform(0.8, 1.2)  # noqa: S311 - candidates should not look all at once
@@ -132,46 +72,15 @@ class _Candidate:
         failed = False
         while True:
             try:
-                if leadership := await self._try():
+                if leadership := await self._lock.try_acquire():
                     log.info("leading", extra={"about": {**self._about, "epoch": leadership.epoch}})
                     return leadership
                 failed = False
-            except Conflict:
-                failed = False  # another was quicker
             except KubeError as error:
                 if not failed:
                     log.warning("no lease", extra={"about": {**self._about, "error": str(error)}})
                 failed = True
             await anyio.sleep(self.pause())
-
-    async def _try(self) -> Leadership | None:
-        try:
-            self._lease = self._checked(await self._client.get(self._path, dict))
-        except NotFound:
-            if self._another_may_hold(self._duration):
-                return None  # deleted under a holder who may not know it yet
-            epoch = self._epoch()
-            leases, _, name = self._path.rpartition("/")
-            sent = self._clock()
-            made = await self._client.create(leases, {"metadata": {"name": name}, "spec": self._spec(epoch)})
-            self._lease = self._ours(made, epoch)
-            return Leadership(epoch, sent + self._duration, self._clock)
-        spec = self._lease.get("spec") or {}
-        sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        if sign != self._seen[0]:
-            self._seen = (sign, self._clock())
-        if self._another_may_hold(spec.get("leaseDurationSeconds") or self._duration):
-            return None
-        epoch = self._epoch()
-        return Leadership(epoch, await self._write(self._spec(epoch)), self._clock)
-
-    def _another_may_hold(self, seconds: float) -> bool:
-        (holder, *_), at = self._seen
-        return holder not in {None, "", self._identity} and self._clock() - at < seconds
-
-    def _epoch(self) -> int:
-        """The one after the last that we know of."""
-        return int((self._lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
 
     async def serve(self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]) -> None:
         """Run ``body`` while the lease is renewed; then end the leadership and release the lease."""
@@ -189,100 +98,35 @@ class _Candidate:
                     log.warning("no longer leading", extra={"about": self._about})
                 tasks.cancel_scope.cancel()
         finally:
-            held = leadership.valid()
-            leadership._end()
-            if held:
-                await self._release(leadership.epoch)
+            await self._release(leadership)
         if failure:
             raise failure
 
     def _extend(self, scope: anyio.CancelScope, leadership: Leadership) -> None:
-        spare = self._duration - self._deadline
+        spare = self._lock.duration - self._deadline
         scope.deadline = anyio.current_time() + leadership._until - self._clock() - spare
 
     async def _keep(self, leadership: Leadership, scope: anyio.CancelScope) -> None:
         """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the rest."""
         while True:
             await anyio.sleep(self.pause())
-            if not leadership.valid():
-                break
             try:
-                until = await self._rewrite(self._spec(leadership.epoch))
-            except _Lost as lost:
+                if not await self._lock.renew(leadership):
+                    break
+            except LeaseLost as lost:
                 log.warning("lost the lease", extra={"about": {**self._about, "error": str(lost)}})
                 break
             except KubeError as error:
                 log.warning("not renewed", extra={"about": {**self._about, "error": str(error)}})
                 continue
-            if not leadership.valid():  # too late, although nobody else came: what was begun must not go on
-                break
-            leadership._renewed(until)
             self._extend(scope, leadership)
         leadership._end()
         scope.cancel()
 
-    async def _release(self, epoch: int) -> None:
+    async def _release(self, leadership: Leadership) -> None:
         with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
-                await self._rewrite({**self._spec(epoch), "holderIdentity": "", "leaseDurationSeconds": 1})
-                log.info("released the lease", extra={"about": self._about})
-            except (KubeError, _Lost) as error:
+                if await self._lock.release(leadership):
+                    log.info("released the lease", extra={"about": self._about})
+            except (KubeError, LeaseLost) as error:
                 log.warning("not released", extra={"about": {**self._about, "error": str(error)}})
-
-    async def _rewrite(self, spec: dict[str, Any]) -> float:
-        """Write over our own lease; until when that makes us the holder. Raises _Lost when it is no longer ours."""
-        try:
-            return await self._write(spec)
-        except (NotFound, Conflict):
-            # Deleted or taken; or somebody touched its labels, or the answer to a renewal of ours never came.
-            pass
-        try:
-            self._lease = self._checked(await self._client.get(self._path, dict))
-        except NotFound:
-            raise _Lost("it has been deleted") from None
-        kept = self._lease.get("spec") or {}
-        if (kept.get("holderIdentity"), kept.get("leaseTransitions")) != (self._identity, spec["leaseTransitions"]):
-            raise _Lost(f"{kept.get('holderIdentity')!r} has taken it")
-        return await self._write(spec)
-
-    async def _write(self, spec: dict[str, Any]) -> float:
-        """Write ``spec`` over the version last seen; until when (monotonic seconds) that makes us the holder."""
-        kept = self._lease.get("spec") or {}
-        if kept.get("leaseTransitions") == spec["leaseTransitions"]:
-            spec = {**spec, "acquireTime": kept.get("acquireTime")}
-        sent = self._clock()
-        written = await self._client.replace(self._path, {**self._lease, "spec": spec})
-        self._lease = self._ours(written, spec["leaseTransitions"])
-        return sent + self._duration
-
-    def _checked(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """``lease``, if it is one. Raises :class:`KubeError`: what stands between may answer with an object of its own."""
-        try:
-            found = msgspec.convert(lease, _Lease)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise KubeError(f"{self._path}: the answer is no Lease ({error}); does a proxy stand in between?") from None
-        if found.metadata.name != self._path.rpartition("/")[2]:
-            raise KubeError(
-                f"{self._path}: the answer is the Lease {found.metadata.name!r}; does a proxy stand in between?"
-            )
-        return lease
-
-    def _ours(self, written: bytes, epoch: int) -> dict[str, Any]:
-        """The answer to a write that makes us the holder. Raises :class:`KubeError` where it says nothing of the kind."""
-        lease = self._checked(msgspec.json.decode(written))
-        kept = lease.get("spec") or {}
-        if kept.get("leaseTransitions") != epoch or kept.get("holderIdentity") not in {self._identity, "", None}:
-            raise KubeError(
-                f"{self._path}: the answer to our write names another holder; does a proxy stand in between?"
-            )
-        return lease
-
-    def _spec(self, epoch: int) -> dict[str, Any]:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people; nobody decides by it
-        return {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": math.ceil(self._duration),
-            "acquireTime": now,
-            "renewTime": now,
-            "leaseTransitions": epoch,
-        }
