@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from served import api_server
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIFE = timedelta(days=90)
+issued = partial(issue, by="tests")
 NAMES = service_names("preflight-injector", "preflight")
 
 
@@ -38,7 +40,7 @@ def test_no_certificate_yet_is_a_reason_to_make_one() -> None:
 
 
 def test_fresh_material_is_kept_until_two_thirds_of_its_life() -> None:
-    kept = plan(issue(NAMES, LIFE, NOW), NAMES, NOW)
+    kept = plan(issued(NAMES, LIFE, NOW), NAMES, NOW)
     assert isinstance(kept, Keep)
     assert timedelta(days=59) < kept.renew_at - NOW < timedelta(days=60)
 
@@ -58,14 +60,14 @@ def test_another_service_name_needs_another_certificate() -> None:
 
 
 def test_a_key_of_another_certificate_is_not_served() -> None:
-    mixed = Material(STORED.certificate, issue(NAMES, LIFE, NOW).key, STORED.authorities)
+    mixed = Material(STORED.certificate, issued(NAMES, LIFE, NOW).key, STORED.authorities)
     decision = plan(mixed, NAMES, NOW)
     assert isinstance(decision, Renew)
     assert "key does not belong" in decision.reason
 
 
 def test_a_bundle_without_the_leafs_authority_is_renewed() -> None:
-    mixed = Material(STORED.certificate, STORED.key, issue(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities)
+    mixed = Material(STORED.certificate, STORED.key, issued(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities)
     decision = plan(mixed, NAMES, NOW)
     assert isinstance(decision, Renew)
     assert "no stored authority signed" in decision.reason
@@ -79,18 +81,18 @@ def test_unreadable_material_is_a_reason_and_never_an_exception(crt: bytes, key:
 
 
 def test_renewal_keeps_the_old_authority_while_it_is_valid_and_drops_it_after() -> None:
-    first = issue(NAMES, LIFE, NOW)
+    first = issued(NAMES, LIFE, NOW)
     later = NOW + timedelta(days=61)
     decision = plan(first, NAMES, later)
     assert isinstance(decision, Renew)
-    second = issue(NAMES, LIFE, later, decision.trusted)
+    second = issued(NAMES, LIFE, later, decision.trusted)
     assert len(x509.load_pem_x509_certificates(second.authorities)) == 2
     assert first.authorities in second.authorities
     assert first.authorities not in still_valid(second.authorities, NOW + timedelta(days=91))
 
 
 def test_union_adds_only_what_is_new_and_ignores_rubbish() -> None:
-    other = issue(NAMES, LIFE, NOW)
+    other = issued(NAMES, LIFE, NOW)
     assert union(STORED.authorities, STORED.authorities) == STORED.authorities
     assert union(STORED.authorities, other.authorities) == STORED.authorities + other.authorities
     assert union(b"rubbish", other.authorities) == other.authorities
@@ -98,19 +100,19 @@ def test_union_adds_only_what_is_new_and_ignores_rubbish() -> None:
 
 def test_a_tls_client_that_trusts_the_bundle_accepts_old_and_new_leaf() -> None:
     now = datetime.now(UTC)
-    old = issue(NAMES, LIFE, now)
-    new = issue(NAMES, LIFE, now + timedelta(seconds=1), old.authorities)
+    old = issued(NAMES, LIFE, now)
+    new = issued(NAMES, LIFE, now + timedelta(seconds=1), old.authorities)
     for served in (old, new):
         handshake(served, new.authorities, NAMES[0])
 
 
 def test_a_tls_client_refuses_another_name() -> None:
-    material = issue(NAMES, LIFE, datetime.now(UTC))
+    material = issued(NAMES, LIFE, datetime.now(UTC))
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         handshake(material, material.authorities, "elsewhere.preflight.svc")
 
 
-STORED = issue(NAMES, LIFE, NOW)
+STORED = issued(NAMES, LIFE, NOW)
 
 
 def handshake(served: Material, trusted: bytes, name: str) -> None:

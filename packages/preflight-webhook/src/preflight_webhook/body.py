@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["BODY", "Body"]
 
-BODY: Final = "preflight.body"
+BODY: Final = "body"
 """Where a request's scope holds its :class:`Body`."""
 BEGINNING: Final = 1024
 """Bytes of a body that are kept of one that is not read."""

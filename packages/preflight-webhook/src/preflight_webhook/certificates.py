@@ -72,15 +72,15 @@ def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> Keep
     return Keep(renew_at)
 
 
-def issue(names: tuple[str, ...], lifetime: timedelta, now: datetime, trusted: bytes = b"") -> Material:
-    """New authority and serving certificate for ``names``, good until ``now + lifetime``.
+def issue(names: tuple[str, ...], lifetime: timedelta, now: datetime, trusted: bytes = b"", *, by: str) -> Material:
+    """New authority and serving certificate for ``names``, good until ``now + lifetime``; ``by`` is in the authority's name.
 
     ``trusted``: PEM authorities to keep beside the new one, so that what old pods still serve stays believed.
     """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
     # The moment makes the subject unique: verifiers look authorities up by subject.
-    authority_name = _subject(f"preflight-webhook authority {_moment(now)}")
+    authority_name = _subject(f"{by} authority {_moment(now)}")
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
     authority = (
         _builder(authority_name, authority_name, authority_key.public_key(), lifetime, now)

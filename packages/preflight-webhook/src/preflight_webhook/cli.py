@@ -14,7 +14,7 @@ from preflight_proto.program import EXIT_CODES, leave, package_version
 from . import values
 from .claims import detects
 from .config import ConfigError, json_schema, parse
-from .configfile import read_by
+from .configfile import read
 from .kinds import KINDS
 from .workloads import Found, Object, documents, found_in, needed
 
@@ -220,7 +220,7 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
     from .explain import About
 
     if args.config is not None:
-        given = read_by(values.parse, args.config)
+        given = read(values.parse, args.config)
         by = f"{args.config}{f' ({given.said})' if given.said else ''}"
         about = About(given.config, given.lists, by, from_files=True)
     else:
@@ -252,7 +252,7 @@ def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
     kind, name = live.wanted_of(args.live)
     with Client(connection(home=Path.home())) as client:
         if args.config is not None:
-            given = read_by(values.parse, args.config)
+            given = read(values.parse, args.config)
             about = About(given.config, given.lists, str(args.config), from_files=False)
         else:
             try:
@@ -273,7 +273,7 @@ def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    given = read_by(values.parse, args.file)
+    given = read(values.parse, args.file)
     names = ", ".join(check.name for check in given.config.checks) or "none"
     if given.said:
         print(f"{args.file}: {given.said}")

@@ -18,6 +18,7 @@ from preflight_proto.policy import Enforcement, Method, OptIn
 
 from . import document, extras, given, overrides
 from .addresses import engine_problems
+from .configfile import ConfigError
 from .document import DocumentError
 from .extras import ExtraMount, ExtraVolume
 from .quantities import parse_quantity
@@ -246,14 +247,6 @@ class Config(_Section, frozen=True, kw_only=True):
     check_image_pull_secrets: Names = ()
     gpu_count: Literal["effective", "max"] = "effective"
     skip_nccl_without_network: bool = True
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""The configuration file: read at the start, and again when it changes. A broken new one is refused and the old one stays."""
+"""A configuration file: read at the start, and again when it changes. A broken new one is refused and the old one stays."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from .config import Config, ConfigError, parse
-from .metrics import Metrics
-
-__all__ = ["ConfigFile", "read", "read_by"]
+__all__ = ["ConfigError", "ConfigFile", "read"]
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +15,16 @@ T = TypeVar("T")
 Stamp = tuple[int, int, int] | None
 
 
-def read(path: Path) -> Config:
-    """The configuration in ``path``. Raises :class:`~.config.ConfigError` with every problem, each beginning with the path."""
-    return read_by(parse, path)
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
-def read_by(parse: Callable[[str], T], path: Path) -> T:
-    """What ``parse`` makes of the text in ``path``; raises as :func:`read`."""
+def read(parse: Callable[[str], T], path: Path) -> T:
+    """What ``parse`` makes of the text in ``path``. Raises :class:`ConfigError` with every problem, each beginning with the path."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -36,14 +36,24 @@ def read_by(parse: Callable[[str], T], path: Path) -> T:
         raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
 
 
-class ConfigFile:
-    """``config`` is the newest good one. Raises :class:`~.config.ConfigError` when the first is none."""
+class ConfigFile(Generic[T]):
+    """``config`` is the newest good one. Raises :class:`ConfigError` when the first is none.
 
-    def __init__(self, path: Path, metrics: Metrics) -> None:
-        self.path, self._metrics = path, metrics
+    ``accepted`` is called with each good one, the first too; ``refused`` with the problems of one that is not, which are logged.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[str], T],
+        path: Path,
+        *,
+        accepted: Callable[[T], None] = lambda _: None,
+        refused: Callable[[list[str]], None] = lambda _: None,
+    ) -> None:
+        self.path, self._parse, self._accepted, self._refused = path, parse, accepted, refused
         self._seen = self._stamp()
-        self.config = read(path)
-        self._accepted()
+        self.config = read(parse, path)
+        accepted(self.config)
 
     def refresh(self) -> bool:
         """Read the file again if it has changed; whether there is a new configuration now."""
@@ -52,28 +62,19 @@ class ConfigFile:
             return False
         self._seen = stamp
         try:
-            self.config = read(self.path)
+            self.config = read(self._parse, self.path)
         except Exception as raised:
             # Whatever a file holds, the one before it stays, and the next one is read again.
             error = raised if isinstance(raised, ConfigError) else ConfigError([f"{self.path}: {raised!r:.200}."])
-            self._metrics.config_valid.set(0)
-            self._metrics.config_refused.inc()
+            self._refused(error.problems)
             log.error(
                 "new configuration refused, the old one stays: %s",
                 " ".join(error.problems),
                 extra={"about": {"problems": error.problems}},
             )
             return False
-        self._accepted()
-        checks = [check.name for check in self.config.checks]
-        log.info(
-            "configuration reloaded; injecting %s", ", ".join(checks) or "no check", extra={"about": {"checks": checks}}
-        )
+        self._accepted(self.config)
         return True
-
-    def _accepted(self) -> None:
-        self._metrics.config_valid.set(1)
-        self._metrics.config_generation.inc()
 
     def _stamp(self) -> Stamp:
         # Followed through links: a kubelet swaps the folder that a mounted ConfigMap points to.

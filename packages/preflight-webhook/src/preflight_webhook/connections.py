@@ -12,17 +12,17 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import httptools
+from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import is_ssl
 
 from .body import BODY, Body
-from .metrics import Metrics
 from .stalled import Stalled
 
-__all__ = ["Bounded", "Connections", "Limits", "limits"]
+__all__ = ["Bounded", "Connections", "Counted", "Limits", "limits"]
 
 HANDSHAKE: Final = 5.0
 """Seconds; an API server takes some milliseconds."""
@@ -54,6 +54,15 @@ _LARGE_HEAD: Final = f"a request line and headers of more than {MOST_HEAD} bytes
 _ALERTS: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_UNKNOWN")
 
 log = logging.getLogger(__name__)
+
+
+class Counted(Protocol):
+    """Metrics of ports. ``handshakes_failed`` has the label ``reason``."""
+
+    handshakes_failed: Counter
+
+    def cut(self, port: str, reason: str) -> None:
+        """Count a connection that was cut off."""
 
 
 class Limits(NamedTuple):
@@ -99,7 +108,7 @@ class Connections:
         protocol: Callable[[], Bounded],
         *,
         context: Callable[[], ssl.SSLContext | None],
-        metrics: Metrics,
+        metrics: Counted,
         name: str,
     ) -> None:
         self._listener, self._most, self._protocol, self._context = listener, most, protocol, context

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from .connections import Bounded, Connections
-from .metrics import Metrics
+from .connections import Bounded, Connections, Counted
 
 __all__ = ["Server"]
 
@@ -28,7 +27,7 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         name: str,
         most: int,
-        metrics: Metrics,
+        metrics: Counted,
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         super().__init__(config)

@@ -30,14 +30,14 @@ class CertificateError(Exception):
 class Certificate:
     """The certificate in ``folder`` (``tls.crt``, ``tls.key``).
 
-    ``context`` is what the next connection is served with: a new one after each change, so that no session of before is taken up again.
+    ``renewal`` names the command that keeps it fresh, for messages. ``context`` is what the next connection is served with: a new one after each change, so that no session of before is taken up again.
     With ``client_ca`` (PEM) only clients with a certificate of that authority are served, and no session is ever taken up again, as
     that would be without a look at the certificate. ``begins`` and ``expires``: the newest certificate's validity, in
     seconds since the epoch.
     """
 
-    def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
-        self.folder, self.client_ca = folder, client_ca
+    def __init__(self, folder: Path, renewal: str, client_ca: Path | None = None) -> None:
+        self.folder, self.client_ca, self._renewal = folder, client_ca, renewal
         self._seen = self._stamp()
         self.context, self.begins, self.expires = self._load()
 
@@ -58,7 +58,7 @@ class Certificate:
     def problem(self, now: float) -> str:
         """Why no client takes the certificate at ``now`` (seconds since the epoch); empty where they do."""
         where = f"the serving certificate {self.folder / CERT}"
-        hint = "write a new pair there (`preflight-webhook certs` keeps one fresh)"
+        hint = f"write a new pair there ({self._renewal} keeps one fresh)"
         if now >= self.expires:
             return f"{where} has expired at {_moment(self.expires)}; {hint}"
         if now < self.begins:
@@ -71,7 +71,7 @@ class Certificate:
             return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in files)
         except OSError as error:
             raise CertificateError(
-                f"{error.filename}: {error.strerror}; run `preflight-webhook certs`, or mount a TLS Secret there"
+                f"{error.filename}: {error.strerror}; run {self._renewal}, or mount a TLS Secret there"
             ) from None
 
     def _load(self) -> tuple[ssl.SSLContext, float, float]:

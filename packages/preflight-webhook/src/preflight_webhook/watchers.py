@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from .app import State
+from .config import Config
 from .configfile import ConfigFile
 from .connections import Connections
 from .stalled import Stalled
@@ -29,7 +30,9 @@ log = logging.getLogger(__name__)
 class Watchers:
     """``ports``: the connections of each; the first is that of admission."""
 
-    def __init__(self, state: State, file: ConfigFile, certificate: Certificate, ports: Sequence[Connections]) -> None:
+    def __init__(
+        self, state: State, file: ConfigFile[Config], certificate: Certificate, ports: Sequence[Connections]
+    ) -> None:
         self._state, self._file, self._certificate = state, file, certificate
         self._ports = [(port, Stalled()) for port in ports]
         self._said = ""
