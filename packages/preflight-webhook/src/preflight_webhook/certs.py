@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from preflight_kube.admission.certificates import Keep, Material, Renew, issue, plan, service_names, union
 from preflight_proto.names import MANAGED_BY_LABEL
 
 from . import logs
-from .certificates import Keep, Material, Renew, issue, plan, service_names, union
 from .kube import Client, Conflict, Connection, KubeError, Object, connection
 
 MANAGER = "preflight-webhook-certs"

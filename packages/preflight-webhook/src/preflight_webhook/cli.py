@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from preflight_kube.configfile import read
 from preflight_proto.program import EXIT_CODES, leave, package_version
 
 from . import values
 from .claims import detects
 from .config import ConfigError, json_schema, parse
-from .configfile import read
 from .kinds import KINDS
 from .workloads import Found, Object, documents, found_in, needed
 
@@ -156,9 +156,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from preflight_kube.admission.tls import CertificateError
+
     from . import logs
     from .server import Options, PortTaken, WatcherDied, serve
-    from .tls import CertificateError
 
     logs.set_up(args.log_level)
     options = Options(

@@ -12,16 +12,16 @@ import jsonschema
 import msgspec
 from msgspec import Meta
 from preflight_kube import schema_errors
+from preflight_kube.configfile import ConfigError
+from preflight_kube.quantities import parse_quantity
 from preflight_proto import gang_source, names
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
 from . import document, extras, given, overrides
 from .addresses import engine_problems
-from .configfile import ConfigError
 from .document import DocumentError
 from .extras import ExtraMount, ExtraVolume
-from .quantities import parse_quantity
 from .timeouts import duration_problems, in_one_line
 
 __all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "of", "parse", "raw_of"]

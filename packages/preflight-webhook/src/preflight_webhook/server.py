@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import uvicorn
 import uvloop
+from preflight_kube.admission.at_once import AtOnce
+from preflight_kube.admission.connections import Bounded, limits
+from preflight_kube.admission.port import Server
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.configfile import ConfigFile
 
 from . import kube
 from .app import Admission, Plain, State
-from .at_once import AtOnce
 from .config import Config, parse
-from .configfile import ConfigFile
-from .connections import Bounded, limits
 from .lookups import Lookups
 from .metrics import Metrics
 from .policies import Policies
-from .port import Server
-from .tls import Certificate
 from .watchers import Watchers
 
 __all__ = ["Options", "PortTaken", "WatcherDied", "serve"]
@@ -67,7 +67,7 @@ class PortTaken(Exception):
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start, and
+    Raises :class:`PortTaken`, :class:`~preflight_kube.admission.tls.CertificateError` and :class:`~preflight_kube.configfile.ConfigError` at the start, and
     :class:`WatcherDied` at the end where that was not asked for.
     """
     metrics = Metrics()

@@ -50,7 +50,7 @@ class Given(NamedTuple):
 
 
 def parse(text: str) -> Given:
-    """The configuration in a configuration file or in Helm values. Raises :class:`~.config.ConfigError` with every problem."""
+    """The configuration in a configuration file or in Helm values. Raises :class:`~preflight_kube.configfile.ConfigError` with every problem."""
     part = part_of(raw_of(text), CHART, OWN, _merged)
     if part.chart is None:
         return Given(of(part.config), None, "")

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from preflight_kube.admission.connections import Connections
+from preflight_kube.admission.stalled import Stalled
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.configfile import ConfigFile
+
 from .app import State
 from .config import Config
-from .configfile import ConfigFile
-from .connections import Connections
-from .stalled import Stalled
-from .tls import Certificate
 
 __all__ = ["Watchers", "watch"]
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_webhook.quantities import UNIT, fractional_cpu, parse_quantity, quantity_text
+from preflight_kube.quantities import UNIT, fractional_cpu, parse_quantity, quantity_text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_webhook.at_once import Answer, AtOnce
+from preflight_kube.admission.at_once import Answer, AtOnce
 
 HEAD = b"POST /%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_webhook.at_once import Answer, AtOnce
+from preflight_kube.admission.at_once import Answer, AtOnce
 
 KEPT = 5
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
