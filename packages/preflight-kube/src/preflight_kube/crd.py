@@ -198,7 +198,7 @@ _FOREIGN: Final = {
 
 
 def _fits(made: Mapping[str, Any]) -> bool:
-    return made["minimum"] >= -(2**31) and made["maximum"] < 2**31
+    return bool(made["minimum"] >= -(2**31) and made["maximum"] < 2**31)
 
 
 def _enumerated(made: Schema, path: str) -> Schema:
