@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from . import credentials
-from .errors import BadAccess
+from .errors import BadAccess, NoCluster
 from .kubeconfig import KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -51,7 +51,8 @@ def connection(
     People's commands give ``home``; a service uses only what it is told of.
 
     Raises:
-        BadAccess: when none is there or what is there cannot be used; one sentence for a person.
+        NoCluster: none of them is there.
+        BadAccess: what is there cannot be used; one sentence for a person.
     """
     if listed := environ.get("KUBECONFIG"):
         return _from_kubeconfig(listed, environ, "KUBECONFIG")
@@ -60,7 +61,7 @@ def connection(
         if home is not None and (own := home / credentials.DEFAULT).exists():
             return _from_kubeconfig(str(own), environ, "the default")
         beside = "" if home is None else f", there is no {home / credentials.DEFAULT},"
-        raise BadAccess(f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+        raise NoCluster(f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file.")
     token_file = service_account / "token"
     try:
         token = token_file.read_text().strip()

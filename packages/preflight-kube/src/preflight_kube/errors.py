@@ -21,6 +21,10 @@ class BadAccess(KubeError):
     """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster would say."""
 
 
+class NoCluster(BadAccess):
+    """There is no API server to ask: this is no pod, and no kubeconfig is named."""
+
+
 class NotFound(KubeError):
     """404: no such object, or no such API group."""
 

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from .errors import Conflict, KubeError, NotFound, PreconditionFailed
+from .text import printable
 
 __all__ = ["FIRST", "LONGEST", "Obstructed", "Refusals", "cause_of", "for_good"]
 
@@ -45,7 +46,7 @@ def for_good(error: KubeError) -> bool:
 
 def cause_of(error: KubeError) -> str:
     """What the API server said, as part of a sentence for a person: printable, and bounded."""
-    said = "".join(c if c.isprintable() else " " for c in str(error)).rstrip(". ")
+    said = printable(str(error)).rstrip(". ")
     return said if len(said) <= _MOST_WORDS else said[: _MOST_WORDS - 1] + "…"
 
 
