@@ -8,11 +8,11 @@ from typing import Final
 
 from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import connection
+from preflight_kube.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
 from .delivery import owned_by
-from .lookup import served
 from .members import config_maps
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
@@ -81,7 +81,7 @@ async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: s
     state = "does not exist"
     for kind in kinds:
         try:
-            path = await served(client, kind)
+            path = await served(client, kind.group, kind.resource)
             if path is None:
                 state = f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
                 continue
