@@ -77,6 +77,7 @@ class Here:
             for source in component.sources:  # as a checkout leaves it
                 (folder / "sources" / f"{source.name}-{source.commit}").mkdir(parents=True)
         self.write("packages/preflight-proto/src/names.py", "")
+        self.write("packages/preflight-kube/src/client.py", "")
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -142,6 +143,7 @@ def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
         ("packages/preflight-webhook/src/module.py", {f"preflight-webhook:{VERSION}"}),
         ("packages/check-dcgm/Dockerfile", {f"preflight-dcgm-diag:{VERSION}"}),
         ("packages/preflight-proto/src/names.py", set(EVERY)),
+        ("packages/preflight-kube/src/client.py", {f"{c.image}:{VERSION}" for c in COMPONENTS if not c.is_check}),
         ("uv.lock", set(EVERY)),
         ("packages/check-dcgm/tests/test_module.py", set()),
         ("e2e/fakes/bin/dcgmi", set()),

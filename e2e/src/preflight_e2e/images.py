@@ -78,7 +78,8 @@ class Component:
     def inputs(self, root: Path) -> tuple[Path, ...]:
         """Whatever can change the image: what the Dockerfile copies, and itself."""
         shared = [root / name for name in ("pyproject.toml", "uv.lock", "builder.txt", ".dockerignore")]
-        members = [root / "packages/preflight-proto", root / self.package]
+        libraries = ["preflight-proto"] if self.is_check else ["preflight-proto", "preflight-kube"]
+        members = [*(root / "packages" / library for library in libraries), root / self.package]
         return (*shared, *(path for member in members for path in _files(member) if "tests" not in path.parts))
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from preflight_e2e.plugin import Api, api, real_api_server
-from preflight_gang.kube.client import Client, Conflict
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client, Conflict
+from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def target(api: Api) -> Connection:
 
 @pytest.fixture
 async def client(target: Connection) -> AsyncIterator[Client]:
-    async with Client(target) as made:
+    async with Client(target, agent="tests") as made:
         yield made
 
 
@@ -50,7 +50,7 @@ async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
         yield cluster
     if api.kind == "real":  # it serves the next test, too, whose controller sees all namespaces
         for plural in ("pods", "configmaps"):
-            await client.delete(api.path(plural), {"gracePeriodSeconds": 0})
+            await client.delete(api.path(plural), grace=0)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import anyio
 from played import Cluster
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.lease import Leadership
 from preflight_gang.metrics import Metrics
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership
 from wire import Wire, wired
 
 __all__ = ["Leading", "leads", "settled"]
@@ -38,7 +38,7 @@ async def leads(
     target: Connection, *, epoch: int = 1, config: Config | None = None, home: str = ""
 ) -> AsyncIterator[Leading]:
     """A controller that mirrors ``target`` and leads, until the end of the block."""
-    async with wired(target) as (wire, through), Client(through) as client:
+    async with wired(target) as (wire, through), Client(through, agent="tests") as client:
         metrics = Metrics()
         controller = Controller(client, config or Config(), metrics, home)
         async with anyio.create_task_group() as group:

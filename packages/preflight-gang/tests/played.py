@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-from kube_world import until
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.reflector import Change, Reflector
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
@@ -144,7 +144,7 @@ class Cluster:
         await self.report(name, container("dcgm-diag", "ended"), running)
 
     async def delete(self, name: str, *, grace: int = 0) -> None:
-        await self.client.delete(self._path("pods", name), {"gracePeriodSeconds": grace})
+        await self.client.delete(self._path("pods", name), grace=grace)
         if not grace:
             await until(lambda: name not in self.pods, f"{name} is gone")
 

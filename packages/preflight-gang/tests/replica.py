@@ -14,9 +14,9 @@ from typing import Any
 
 import anyio
 import httpx
-from kube_world import until
 from preflight_e2e.simcluster import write_kubeconfig
-from preflight_gang.kube.connection import Connection
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Sent, Wire, wired
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_world import until
 from leading import Leading, leads, settled
 from played import Cluster, played
 from played import opt_in as label
 from preflight_e2e.plugin import Api
 from preflight_e2e.simcluster import RESOURCES, ApiDouble, Resource, write_kubeconfig
+from preflight_e2e.waiting import until
 from preflight_gang import config
-from preflight_gang.kube.client import Client, Conflict
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client, Conflict
+from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 
@@ -223,7 +223,7 @@ async def test_a_checked_pod_whose_claim_is_made_anew_is_counted_on_a_double_wit
     async with ApiDouble([*RESOURCES, *DRA]) as double:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
         target = connection({"KUBECONFIG": str(kubeconfig)})
-        async with Client(target) as client, played(client, "default") as cluster:
+        async with Client(target, agent="tests") as client, played(client, "default") as cluster:
             await opt_in(cluster)
             await count_differing_claims(cluster, target)
             asked = [one.path for one in double.requests if one.method == "GET" and "resource.k8s.io" in one.path]

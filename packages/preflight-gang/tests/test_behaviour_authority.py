@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 import trustme
-from kube_world import until
 from played import Cluster, opt_in, played
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.simcluster import write_kubeconfig
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from replica import Replica, replica
 
@@ -64,7 +64,7 @@ async def _leading(
     kubeconfig = write_kubeconfig(folder / "config", server.server, ca=authority.file, user={"token": server.token})
     target: Connection = connection({"KUBECONFIG": str(kubeconfig)})
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         await opt_in(client, namespace, names.NAMESPACE_ENABLED)
         async with (
             played(client, namespace) as cluster,

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from kube_world import until
 from played import Cluster
+from preflight_e2e.waiting import until
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.clock import Clock
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.lease import lead
 from preflight_gang.metrics import Metrics
-from preflight_gang.workqueue import Queue
+from preflight_kube.client import Client
+from preflight_kube.clock import Clock
+from preflight_kube.connection import Connection
+from preflight_kube.lease import lead
+from preflight_kube.workqueue import Queue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -41,7 +41,7 @@ class Jumping:
 @asynccontextmanager
 async def standing(target: Connection, namespace: str, identity: str, clock: Clock) -> AsyncIterator[None]:
     """A replica that mirrors, stands for election and leads."""
-    async with Client(target, clock=clock) as client, anyio.create_task_group() as group:
+    async with Client(target, agent="tests", clock=clock) as client, anyio.create_task_group() as group:
         controller = Controller(client, Config(), Metrics())
         group.start_soon(controller.mirror)
 

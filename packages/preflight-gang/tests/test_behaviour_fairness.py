@@ -7,12 +7,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from kube_world import until
 from leading import leads
 from played import CHECKS, Json, played
 from preflight_e2e.simcluster import RESOURCES, ApiDouble, write_kubeconfig
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 from wire import Sent, refusal
@@ -73,7 +73,7 @@ async def crowd_is_served_before(
 ) -> tuple[int, float]:
     """Writes for the crowd that were sent while the victim's complete gang waited for its ranks; and for how long it did."""
     target = connection({"KUBECONFIG": str(write_kubeconfig(folder / "kubeconfig", double.url))})
-    async with Client(target) as client, played(client, "victim") as victim:
+    async with Client(target, agent="tests") as client, played(client, "victim") as victim:
         for name in ("pod-0", "pod-1"):
             await victim.admit(name)
         async with leads(target) as leading:
@@ -137,7 +137,7 @@ async def test_what_is_refused_for_good_costs_few_requests(double: ApiDouble, tm
 async def test_a_gang_whose_record_is_written_at_last_is_told(double: ApiDouble, tmp_path: Path) -> None:
     target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
     refused = refusal(403, "Forbidden")
-    async with Client(target) as client, played(client, "victim") as victim, leads(target) as leading:
+    async with Client(target, agent="tests") as client, played(client, "victim") as victim, leads(target) as leading:
         leading.wire.answers = lambda sent: refused if sent.is_record else None
         await victim.pair()
         await until(lambda: any(sent.is_record for sent in leading.wire.sent), "it is refused")

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from kube_world import until
 from leading import Leading
 from played import Cluster, container, result_line
 from preflight_e2e.plugin import Api
+from preflight_e2e.waiting import until
 from preflight_proto import names
 from wire import Sent, refusal
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kube_world import until
 from leading import Leading, leads, settled
 from played import Cluster, container
+from preflight_e2e.waiting import until
 from preflight_gang import delivery, waiting
-from preflight_gang.kube.client import NotFound
-from preflight_gang.kube.connection import Connection
+from preflight_kube.client import NotFound
+from preflight_kube.connection import Connection
 from preflight_proto import names
 
 pytestmark = pytest.mark.anyio

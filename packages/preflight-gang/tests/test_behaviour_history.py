@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from kube_world import until
 from leading import Leading, leads
 from played import Cluster, container, opt_in
+from preflight_e2e.waiting import until
 from preflight_gang import memory
 from preflight_gang.config import Config, parse
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
 from preflight_proto import names
 from preflight_proto.history import Past, Sighting, digest, said
 

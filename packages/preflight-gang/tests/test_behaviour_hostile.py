@@ -12,11 +12,11 @@ import anyio
 import httpx
 import pytest
 from hostile import DEEP, gang_map, giant_record
-from kube_world import until
 from leading import Leading, leads
 from played import Cluster, container
 from preflight_e2e.plugin import Api
-from preflight_gang.kube.connection import Connection, connection
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
 

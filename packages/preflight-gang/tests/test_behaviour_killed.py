@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kube_world import until
 from leading import leads
 from played import Cluster
-from preflight_gang.kube.connection import Connection
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection
 from replica import Replica, replica
 from wire import Sent
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kube_world import until
 from leading import Leading, leads, settled
 from played import Cluster, container, result_line
-from preflight_gang.kube.connection import Connection
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from hostile import bomb, gang_map
-from kube_world import until
 from played import Cluster, played
 from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 from replica import Replica, replica
@@ -84,7 +84,7 @@ async def test_its_memory_does_not_follow_what_others_write(
     target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
     await anyio.to_thread.run_sync(_put, double, heavy())
     async with (
-        Client(target) as client,
+        Client(target, agent="tests") as client,
         played(client, "good") as cluster,
         replica(target, "good", tmp_path / "one", patience=120) as one,
     ):
@@ -98,7 +98,7 @@ async def test_a_packed_record_that_changes_all_the_time_costs_neither_memory_no
 ) -> None:
     target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
     async with (
-        Client(target) as client,
+        Client(target, agent="tests") as client,
         played(client, "good") as cluster,
         played(client, NAMESPACE) as others,
         replica(target, "good", tmp_path / "one", lease=6) as one,

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kube_world import until
 from leading import Leading, settled
 from played import CHECKS, Cluster
+from preflight_e2e.waiting import until
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 from test_nodes import OF_THE_GANG, OF_THE_NODE, ZONE

@@ -10,18 +10,18 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from kube_world import until
 from leading import Leading, leads
 from played import played
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.plugin import Api
 from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_e2e.waiting import until
 from preflight_gang.crd import crd
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
 from preflight_gang.metrics import Metrics
 from preflight_gang.policies import Policies
 from preflight_gang.writer import Writer
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +162,7 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         asked += 1
         return False
 
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         policies = Policies(client, Metrics())
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
@@ -216,7 +216,7 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
 ) -> None:
     target, define = bare
     monkeypatch.setattr("preflight_gang.policies.ABSENT_RETRY", 0.2)
-    async with Client(target) as client, played(client, "default") as cluster, leads(target):
+    async with Client(target, agent="tests") as client, played(client, "default") as cluster, leads(target):
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
         await anyio.to_thread.run_sync(define)

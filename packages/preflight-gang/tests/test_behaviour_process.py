@@ -9,10 +9,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from kube_world import proxied, until
 from played import Cluster
 from preflight_e2e.plugin import Api
-from preflight_gang.kube.connection import Connection
+from preflight_e2e.proxy import proxied
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection
 from replica import replica
 
 pytestmark = pytest.mark.anyio

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_world import until
 from leading import leads
 from played import Cluster
 from preflight_e2e.plugin import Api
-from preflight_gang.kube import reflector
-from preflight_gang.kube.connection import Connection
-from preflight_gang.kube.decoding import MOST_BYTES
+from preflight_e2e.waiting import until
+from preflight_kube import reflector
+from preflight_kube.connection import Connection
+from preflight_kube.decoding import MOST_BYTES
 from replica import Replica, replica
 from wire import Sent, refusal
 

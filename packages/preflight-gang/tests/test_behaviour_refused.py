@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from kube_world import until
 from leading import Leading
 from played import Cluster
 from preflight_e2e.plugin import Api
+from preflight_e2e.waiting import until
 from preflight_gang import waiting
-from preflight_gang.kube.client import KubeError
+from preflight_kube.client import KubeError
 from wire import Sent, refusal
 
 pytestmark = pytest.mark.anyio

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from kube_world import until
 from leading import Leading, leads, settled
 from played import Cluster, clock, container, opt_in, result_line
+from preflight_e2e.waiting import until
 from preflight_gang import reports
 from preflight_gang.config import parse
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
 from preflight_proto import names
 
 pytestmark = pytest.mark.anyio

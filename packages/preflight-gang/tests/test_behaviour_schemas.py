@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from kube_world import until
 from leading import leads
 from played import Cluster, opt_in, played
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_gang.kube.client import Client, Invalid, KubeError
-from preflight_gang.kube.connection import connection
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client, Invalid, KubeError
+from preflight_kube.connection import connection
 from preflight_proto import names
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
             return False
         return True
 
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         await opt_in(client, namespace, names.NAMESPACE_ENABLED)
         listed = [name for name, spec in EVIL[source].items() if await create(client, name, spec)]
         assert len(listed) >= len(EVIL[source]) // 2, listed

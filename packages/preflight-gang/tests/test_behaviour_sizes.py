@@ -12,8 +12,8 @@ from leading import Leading, leads, settled
 from played import Cluster, played
 from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 from preflight_gang.config import parse
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +123,7 @@ def old_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServ
 async def old(old_api_server: ApiServer, tmp_path: Path) -> AsyncIterator[tuple[Cluster, Connection]]:
     """The default namespace of a 1.35 cluster."""
     target = connection({"KUBECONFIG": str(old_api_server.kubeconfig(tmp_path / "kubeconfig"))})
-    async with Client(target) as client, played(client, "default") as cluster:
+    async with Client(target, agent="tests") as client, played(client, "default") as cluster:
         yield cluster, target
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from kube_world import until
 from leading import Leading, settled
 from played import Cluster
+from preflight_e2e.waiting import until
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, encode_stamp
 

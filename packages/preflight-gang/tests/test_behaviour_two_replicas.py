@@ -9,9 +9,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from kube_world import until
 from played import Cluster, container, result_line
-from preflight_gang.kube.connection import Connection
+from preflight_e2e.waiting import until
+from preflight_kube.connection import Connection
 from replica import LEASE_SECONDS, Replica, replica
 from wire import Sent
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 import pytest
-from kube_world import until
+from preflight_e2e.waiting import until
 from preflight_gang.fairness import FairLimiter
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 from leading import leads
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.helm import GANG, Release
-from preflight_gang.kube.client import Client, KubeError
-from preflight_gang.kube.connection import Connection, connection
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, path
 from test_behaviour_policies import OBSERVE, Configs
 
@@ -35,7 +35,7 @@ def reached(server: ApiServer, token: str | None = None) -> Connection:
 
 async def test_the_controller_judges_and_changes_nothing_else(server: ApiServer) -> None:
     own = reached(server, server.token_of("preflight", "preflight-gang"))
-    async with Client(reached(server)) as admin, Client(own) as controller, leads(own):
+    async with Client(reached(server), agent="tests") as admin, Client(own, agent="tests") as controller, leads(own):
         configs = Configs(admin, "default")
         await configs.create("one", OBSERVE)
         await configs.judged("one", "InForce")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from kube_world import until
 from played import Cluster, container, played, result_line
 from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 from preflight_e2e.helm import UMBRELLA, Object, render
 from preflight_e2e.rights import NOT_SENT, Rights, compared, granted, read
+from preflight_e2e.waiting import until
 from preflight_gang.crd import crd
-from preflight_gang.kube.client import Client, KubeError
-from preflight_gang.kube.connection import connection
 from preflight_gang.sources import BUILT_IN
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import connection
 from preflight_proto import names, policy
 from replica import replica
 
@@ -106,7 +106,7 @@ async def cluster(audited: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
     claims = [{"name": "devices", "resourceClaimName": "devices"}]
     pod = {"metadata": {"name": "unchecked"}, "spec": {"containers": [container], "resourceClaims": claims}}
     audited.call("POST", "/api/v1/namespaces/training/pods", pod)
-    async with Client(admin) as client, played(client, "training") as cluster:
+    async with Client(admin, agent="tests") as client, played(client, "training") as cluster:
         yield cluster
 
 
@@ -191,7 +191,7 @@ async def test_without_the_right_to_delete_the_owners_of_a_record_cannot_change_
     audited.call("POST", where, record)
     meek = audited.kubeconfig(audited.home / "meek", audited.token_of(HOME, "meek"))
     target = connection({"KUBECONFIG": str(meek)})
-    async with Client(target) as client:
+    async with Client(target, agent="tests") as client:
         await client.replace(f"{where}/preflight-owned", record)
         record["metadata"]["ownerReferences"] = [{**owner, "uid": "u-2"}]
         with pytest.raises(KubeError, match="cannot set an ownerRef on a resource you can't delete"):

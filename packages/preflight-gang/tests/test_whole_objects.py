@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
-from preflight_gang.kube.client import Client
-from preflight_gang.kube.connection import connection
-from preflight_gang.kube.decoding import Undecodable, decode, unreadable
-from preflight_gang.kube.reflector import Change
 from preflight_gang.metrics import Metrics
 from preflight_gang.objects import ConfigMap, Node, Pod
 from preflight_gang.sealing import decide
 from preflight_gang.sources import BUILT_IN
 from preflight_gang.unchecked import Unchecked
+from preflight_kube.client import Client
+from preflight_kube.connection import connection
+from preflight_kube.decoding import Undecodable, decode, unreadable
+from preflight_kube.reflector import Change
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 
@@ -214,7 +214,7 @@ def test_whatever_a_node_holds_it_is_read_or_not(item: Any) -> None:
 
 def _controller() -> Controller:
     target = connection({"KUBECONFIG": str(_KUBECONFIG)})
-    return Controller(Client(target), Config(), Metrics())
+    return Controller(Client(target, agent="tests"), Config(), Metrics())
 
 
 def _kubeconfig() -> Any:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import msgspec
-from preflight_gang.kube.connection import Connection
+from preflight_kube.connection import Connection
 
 __all__ = ["Sent", "Wire", "refusal", "wired"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,124 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from hypothesis import given
-from hypothesis import strategies as st
 from preflight_e2e.apiserver import free_port
+from preflight_kube.admission.certificates import Material, issue, service_names
 from preflight_webhook import certs, logs
-from preflight_webhook.certificates import Keep, Material, Renew, issue, plan, service_names, still_valid, union
 from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
 from served import api_server
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIFE = timedelta(days=90)
-NAMES = service_names("preflight-injector", "preflight")
-
-
-# --- the decision
-
-
-def test_no_certificate_yet_is_a_reason_to_make_one() -> None:
-    assert plan(None, NAMES, NOW) == Renew("there is no certificate yet")
-
-
-def test_fresh_material_is_kept_until_two_thirds_of_its_life() -> None:
-    kept = plan(issue(NAMES, LIFE, NOW), NAMES, NOW)
-    assert isinstance(kept, Keep)
-    assert timedelta(days=59) < kept.renew_at - NOW < timedelta(days=60)
-
-
-@given(st.floats(min_value=-0.5, max_value=2))
-def test_material_is_renewed_exactly_when_two_thirds_are_over_or_the_clock_is_before_it(share: float) -> None:
-    stored = STORED
-    leaf = x509.load_pem_x509_certificate(stored.certificate)
-    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    moment = start + (end - start) * share
-    assert isinstance(plan(stored, NAMES, moment), Keep) == (start <= moment < start + (end - start) * 2 / 3)
-
-
-def test_another_service_name_needs_another_certificate() -> None:
-    decision = plan(STORED, ("other.preflight.svc",), NOW)
-    assert decision == Renew("the certificate is not for other.preflight.svc", STORED.authorities)
-
-
-def test_a_key_of_another_certificate_is_not_served() -> None:
-    mixed = Material(STORED.certificate, issue(NAMES, LIFE, NOW).key, STORED.authorities)
-    decision = plan(mixed, NAMES, NOW)
-    assert isinstance(decision, Renew)
-    assert "key does not belong" in decision.reason
-
-
-def test_a_bundle_without_the_leafs_authority_is_renewed() -> None:
-    mixed = Material(STORED.certificate, STORED.key, issue(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities)
-    decision = plan(mixed, NAMES, NOW)
-    assert isinstance(decision, Renew)
-    assert "no stored authority signed" in decision.reason
-
-
-@given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=60))
-def test_unreadable_material_is_a_reason_and_never_an_exception(crt: bytes, key: bytes, ca: bytes) -> None:
-    assert isinstance(plan(Material(crt, key, ca), NAMES, NOW), Renew)
-    assert isinstance(plan(Material(STORED.certificate, key, ca), NAMES, NOW), Renew)
-    assert isinstance(plan(Material(STORED.certificate, STORED.key, ca), NAMES, NOW), Renew)
-
-
-def test_renewal_keeps_the_old_authority_while_it_is_valid_and_drops_it_after() -> None:
-    first = issue(NAMES, LIFE, NOW)
-    later = NOW + timedelta(days=61)
-    decision = plan(first, NAMES, later)
-    assert isinstance(decision, Renew)
-    second = issue(NAMES, LIFE, later, decision.trusted)
-    assert len(x509.load_pem_x509_certificates(second.authorities)) == 2
-    assert first.authorities in second.authorities
-    assert first.authorities not in still_valid(second.authorities, NOW + timedelta(days=91))
-
-
-def test_union_adds_only_what_is_new_and_ignores_rubbish() -> None:
-    other = issue(NAMES, LIFE, NOW)
-    assert union(STORED.authorities, STORED.authorities) == STORED.authorities
-    assert union(STORED.authorities, other.authorities) == STORED.authorities + other.authorities
-    assert union(b"rubbish", other.authorities) == other.authorities
-
-
-def test_a_tls_client_that_trusts_the_bundle_accepts_old_and_new_leaf() -> None:
-    now = datetime.now(UTC)
-    old = issue(NAMES, LIFE, now)
-    new = issue(NAMES, LIFE, now + timedelta(seconds=1), old.authorities)
-    for served in (old, new):
-        handshake(served, new.authorities, NAMES[0])
-
-
-def test_a_tls_client_refuses_another_name() -> None:
-    material = issue(NAMES, LIFE, datetime.now(UTC))
-    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        handshake(material, material.authorities, "elsewhere.preflight.svc")
-
-
-STORED = issue(NAMES, LIFE, NOW)
-
-
-def handshake(served: Material, trusted: bytes, name: str) -> None:
-    """A TLS handshake in memory: raises what the client raises."""
-    with_files = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    folder = Path(os.environ["PYTEST_CERTS_DIR"])
-    (folder / "pair.pem").write_bytes(served.certificate + served.key)
-    with_files.load_cert_chain(folder / "pair.pem")
-    client_in, server_in = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cadata=trusted.decode()).wrap_bio(client_in, server_in, server_hostname=name)
-    server = with_files.wrap_bio(server_in, client_in, server_side=True)
-    waiting: list[Callable[[], None]] = [client.do_handshake, server.do_handshake]
-    while waiting:
-        step = waiting.pop(0)
-        try:
-            step()
-        except ssl.SSLWantReadError:
-            waiting.append(step)
+STORED = issue(service_names("preflight-injector", "preflight"), LIFE, NOW, by="tests")
 
 
 @pytest.fixture(autouse=True)
-def own_folder_and_pytests_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_CERTS_DIR", str(tmp_path))
+def pytests_own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "set_up", lambda level: None)
 
 

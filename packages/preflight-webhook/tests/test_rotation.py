@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from preflight_e2e.apiserver import ApiServer
+from preflight_kube.admission.certificates import Material
 from preflight_webhook import certs
-from preflight_webhook.certificates import Material
 from preflight_webhook.kube import Client, Connection
 from served import api_server, client_of, entry, wait_until, webhook
 

@@ -9,19 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 import anyio
+from preflight_kube.client import Client, KubeError
+from preflight_kube.discovery import served
 
 from .claims import GROUP, Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
 from .config import Config
-from .kube.client import Client, KubeError
-from .lookup import served
 from .metrics import Metrics
 from .namespaces import Namespaces
-from .sizes import Kind, Known
 from .unchecked import CARRIES_CHECKS, LEFT_OUT, Unchecked, why_unchecked
 
 __all__ = ["Audit"]
 
-_CLASSES = Kind(group=GROUP, resource="deviceclasses", kind="DeviceClass", type=Known)
+_CLASSES = (GROUP, "deviceclasses")
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class Audit:
     async def _devices(self) -> tuple[str, Collection[str]]:
         """Where the API of claims is served, empty where it is not; and the resources by which a container asks for GPUs."""
         config = self._config
-        classes = await served(self._client, _CLASSES) if config.gpu_device_classes else None
+        classes = await served(self._client, *_CLASSES) if config.gpu_device_classes else None
         if classes is None:
             return "", resource_names(config.gpu_resource_names, config.gpu_device_classes, ())
         known: list[DeviceClass] = []

@@ -6,19 +6,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import anyio
 import yaml
+from preflight_kube.configfile import read
 from preflight_proto.program import EXIT_CODES, leave, package_version
 
 from .config import Config, ConfigError, json_schema, parse, parse_values, sources_of
 
 __all__ = ["main"]
 
-T = TypeVar("T")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -100,25 +99,15 @@ def _port(text: str) -> int:
 
 
 def _load(path: Path | None) -> Config:
-    return Config() if path is None else _read(path, parse)
-
-
-def _read(path: Path, parse: Callable[[str], T]) -> T:
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError([f"{path}: {why}; give a readable configuration file."]) from None
-    try:
-        return parse(text)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+    return Config() if path is None else read(parse, path)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from . import logs, service
-    from .kube.connection import connection
-    from .kube.errors import BadAccess
+    from preflight_kube import logs
+    from preflight_kube.connection import connection
+    from preflight_kube.errors import BadAccess
+
+    from . import service
 
     config = _load(args.config)
     try:
@@ -126,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
     except BadAccess as error:
         print(f"preflight-gang: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    logs.set_up(config.log_level)
+    logs.set_up("preflight-gang", config.log_level)
 
     async def run() -> None:
         await service.run(target, config, namespace=args.namespace, host=args.host, port=args.port)
@@ -146,10 +135,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from .kube.errors import BadAccess, KubeError
+    from preflight_kube.errors import BadAccess, KubeError
+
     from .show import show
 
-    sources = sources_of(_read(args.config, parse_values)[0] if args.config else Config())
+    sources = sources_of(read(parse_values, args.config)[0] if args.config else Config())
     try:
         found = anyio.run(show, args.namespace, args.gang, sources)
     except KubeError as error:
@@ -164,7 +154,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    config, said = _read(args.file, parse_values)
+    config, said = read(parse_values, args.file)
     if said:
         print(f"{args.file}: {said}")
     print(f"{args.file}: no problem found; checks: {', '.join(config.checks) or 'none'}")

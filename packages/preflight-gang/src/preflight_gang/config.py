@@ -7,11 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube import schema
+from preflight_kube.configfile import ConfigError
 from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import document, expression, schema
+from . import document, expression
 from .sizes import Kind, sized_by
 from .sources import BUILT_IN, Sources
 
@@ -99,14 +101,6 @@ def sources_of(config: Config) -> Sources:
         for one in config.sources
     }
     return {**BUILT_IN, **configured}
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def json_schema() -> dict[str, Any]:

@@ -16,6 +16,11 @@ from typing import Final, NoReturn
 
 import anyio
 import msgspec
+from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, Unreadable, Unusable
+from preflight_kube.lease import Leadership
+from preflight_kube.reflector import Change, Reflector
+from preflight_kube.refusals import Obstructed, Refusals, cause_of
+from preflight_kube.workqueue import Queue
 from preflight_proto import names
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError
@@ -25,9 +30,6 @@ from .codes import OTHER
 from .config import Config, sources_of
 from .delivery import TooLarge, seal
 from .events import timestamp
-from .kube.client import Client, Conflict, Fenced, KubeError, NotFound, Unreadable, Unusable
-from .kube.lease import Leadership
-from .kube.reflector import Change, Reflector
 from .lookup import Objects
 from .members import Members
 from .membership import Key, Member, Stage
@@ -36,13 +38,11 @@ from .objects import ConfigMap, Pod
 from .pacing import Pace
 from .policies import Policies
 from .records import LeftOut, NotYet, Place, Records
-from .refusals import Obstructed, Refusals, cause_of
 from .reports import Reports
 from .sealing import Answer, Decision, Gang, Record, decide
 from .sizes import Kind
 from .sizing import Sized, object_of, size
 from .waiting import Waiting, refused_event, waiting_event
-from .workqueue import Queue
 from .writer import Writer, obstacle
 
 __all__ = ["Controller"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+from preflight_kube import jsonpatch
 from preflight_proto import names
 from preflight_proto.history import Past
 from preflight_proto.roster import Roster, encode_roster
@@ -194,11 +195,11 @@ def roster_patch(
         return None  # a generation ends once, and for all with the cause that was seen first
     if roster.answer == "sealed":
         roster = msgspec.structs.replace(roster, past=past(member))
-    path = "/metadata/annotations/" + names.ROSTER_ANNOTATION.replace("/", "~1")
+    path = jsonpatch.pointer("metadata", "annotations", names.ROSTER_ANNOTATION)
     return [
-        {"op": "test", "path": "/metadata/uid", "value": member.uid},
-        {"op": "test", "path": path, "value": member.roster},
-        {"op": "replace", "path": path, "value": encode_roster(roster)},
+        jsonpatch.test("/metadata/uid", member.uid),
+        jsonpatch.test(path, member.roster),
+        jsonpatch.replace(path, encode_roster(roster)),
     ]
 
 

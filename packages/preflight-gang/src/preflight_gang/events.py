@@ -1,24 +1,14 @@
-"""A Kubernetes Event about one container of one pod, as a body to create.
-
-Pure. Its name follows from what it is about, so creating it a second time is a conflict: whoever leads next does not say it again.
-"""
+"""A Kubernetes Event about one container of one pod, as a body to create. Pure."""
 
 from __future__ import annotations
 
-import hashlib
-from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
+from preflight_kube import events
+from preflight_kube.events import Regarding, timestamp
 from preflight_proto import names
 
-__all__ = ["event", "printable", "timestamp"]
-
-_MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
-
-
-def timestamp(at: datetime) -> str:
-    """A time in UTC as an Event has it (RFC 3339)."""
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+__all__ = ["event", "timestamp"]
 
 
 def event(
@@ -35,30 +25,7 @@ def event(
     now: str,
 ) -> dict[str, Any]:
     """``about``: what tells this Event from others on the pod. ``now``: RFC 3339."""
-    digest = hashlib.sha256(f"{uid}\0{about}".encode()).hexdigest()[:16]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{pod[:200]}.{digest}", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": pod,
-            "namespace": namespace,
-            "uid": uid,
-            "fieldPath": f"spec.initContainers{{{container}}}",
-        },
-        "type": "Normal" if good else "Warning",
-        "reason": reason,
-        "message": printable(message)[:_MAX_MESSAGE],
-        "source": {"component": names.MANAGED_BY, "host": node},
-        "reportingComponent": names.MANAGED_BY,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-
-
-def printable(text: str) -> str:
-    """``text`` with a space for each character that no terminal should get."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    regarding = Regarding("v1", "Pod", pod, uid, namespace, f"spec.initContainers{{{container}}}")
+    return events.event(
+        names.MANAGED_BY, regarding, about=about, good=good, reason=reason, message=message, now=now, host=node
+    )

@@ -12,10 +12,10 @@ from typing import Final
 
 import anyio
 import anyio.abc
-import msgspec
+from preflight_kube.client import Client, KubeError, Unreadable
+from preflight_kube.discovery import served
+from preflight_kube.reflector import Change, Reflector
 
-from .kube.client import Client, KubeError, Unreadable
-from .kube.reflector import Change, Reflector
 from .objects import OwnerReference
 from .sizes import Kind, Known
 from .sources import Sources
@@ -105,7 +105,7 @@ class Objects:
         pause = _FIRST_RETRY
         while True:
             try:
-                path = await served(self._client, kind)
+                path = await served(self._client, kind.group, kind.resource)
             except KubeError as error:
                 self._tell(kind, f"cannot be read: {error}")
                 await anyio.sleep(pause)
@@ -121,39 +121,3 @@ class Objects:
         if self._state.get(kind) != state:
             self._state[kind] = state
             self._changed(kind, "", "")
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    group_version: str
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    name: str
-    versions: list[_Version]
-    preferred_version: _Version
-
-
-class _Groups(msgspec.Struct):
-    groups: list[_Group]
-
-
-class _Resource(msgspec.Struct):
-    name: str
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Resource]
-
-
-async def served(client: Client, kind: Kind) -> str | None:
-    """The path of a kind's collection, in the version that the cluster prefers of those that have it; None where none has.
-
-    Raises :class:`KubeError` when the cluster does not say.
-    """
-    groups = await client.get("/apis", _Groups)
-    known = next((group for group in groups.groups if group.name == kind.group), None)
-    for version in [known.preferred_version, *known.versions] if known is not None else []:
-        listed = await client.get(f"/apis/{version.group_version}", _Resources)
-        if any(one.name == kind.resource for one in listed.resources):
-            return f"/apis/{version.group_version}/{kind.resource}"
-    return None

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from preflight_kube.client import Client, Conflict, KubeError, NotFound
 from preflight_proto import names
 from preflight_proto.history import Past, digest, told
 
 from .config import Config
 from .history import SHARDS, Book, shard_name
-from .kube.client import Client, Conflict, KubeError, NotFound
 from .membership import Member
 from .nodes import identity
 from .objects import Metadata, Node, Pod

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter as TotalOf
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from preflight_kube.client import Requests
+from preflight_kube.mirrors import Mirrors
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,8 +14,6 @@ from prometheus_client.registry import Collector
 
 from . import codes
 from .fleet import Fleet
-from .kube.client import Requests
-from .kube.mirrors import Mirrors
 from .labels import Labels
 
 __all__ = ["Metrics"]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 import anyio
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
 
 from .config import Config
-from .kube.client import Client
-from .kube.reflector import Change, Reflector
 from .unchecked import Namespace, opted_in
 
 __all__ = ["Namespaces"]

@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
+from preflight_kube import jsonpatch
 from preflight_proto import names
 
 from .membership import gang_check
 from .objects import Node, Pod
 
-__all__ = ["facts_patch", "goes_with_roster", "identity", "set_annotation", "untold"]
+__all__ = ["facts_patch", "goes_with_roster", "identity", "untold"]
 
 
 def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
@@ -62,16 +63,5 @@ def goes_with_roster(pod: Pod) -> bool:
 
 def facts_patch(pod: Pod, values: Mapping[str, str]) -> list[dict[str, Any]]:
     """The JSON Patch that writes ``values`` to the pod, if it is still this one."""
-    patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}]
-    if pod.metadata.annotated:
-        return [*patch, *(set_annotation(key, value) for key, value in values.items())]
-    return [
-        *patch,
-        {"op": "test", "path": "/metadata/annotations", "value": None},
-        {"op": "add", "path": "/metadata/annotations", "value": dict(values)},
-    ]
-
-
-def set_annotation(key: str, value: str) -> dict[str, Any]:
-    """The operation that sets one annotation beside others."""
-    return {"op": "add", "path": "/metadata/annotations/" + key.replace("/", "~1"), "value": value}
+    same = jsonpatch.test("/metadata/uid", pod.metadata.uid)
+    return [same, *jsonpatch.set_annotations(values, annotated=pod.metadata.annotated)]

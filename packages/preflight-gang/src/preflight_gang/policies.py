@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
+from preflight_kube.workqueue import Queue
 from preflight_proto.policy import path
 
-from .kube.client import Client
-from .kube.reflector import Change, Reflector
 from .metrics import Metrics
 from .policy import Policy, judge, status
-from .workqueue import Queue
 from .writer import Writer
 
 __all__ = ["Policies"]

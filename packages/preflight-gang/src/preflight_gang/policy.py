@@ -12,10 +12,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from preflight_kube import schema
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, Spec
-
-from . import schema
 
 __all__ = ["RULES", "Policy", "Rule", "Verdict", "judge", "problems", "status"]
 

@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
+from preflight_kube.workqueue import Queue
 from preflight_proto import names
 from preflight_proto.history import Past
 
 from .codes import OTHER
 from .config import Config
 from .events import timestamp
-from .kube.client import Client
-from .kube.reflector import Change, Reflector
 from .membership import Member, code_word
 from .memory import Memory
 from .metrics import Metrics
@@ -28,7 +29,6 @@ from .nodes import facts_patch, goes_with_roster, untold
 from .objects import Node, Pod, node_with
 from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
 from .sealing import Gang
-from .workqueue import Queue
 from .writer import Writer
 
 __all__ = ["Reports"]

@@ -9,13 +9,13 @@ import time
 import uuid
 
 import anyio
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.health import HealthServer
+from preflight_kube.lease import Leadership, lead
 
 from .config import Config
 from .controller import Controller
-from .health import HealthServer
-from .kube.client import Client
-from .kube.connection import Connection
-from .kube.lease import Leadership, lead
 from .metrics import Metrics
 
 __all__ = ["LEASE", "run"]
@@ -43,7 +43,7 @@ async def run(target: Connection, config: Config, *, namespace: str, host: str, 
     identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
     beat = time.monotonic()
 
-    async with Client(target, concurrency=config.writes) as client:
+    async with Client(target, agent="preflight-gang", concurrency=config.writes) as client:
         metrics.sent(client.requests)
         metrics.mirrored(client.mirrors)
         controller = Controller(client, config, metrics, namespace)

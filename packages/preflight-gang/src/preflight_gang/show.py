@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.connection import connection
+from preflight_kube.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
 from .delivery import owned_by
-from .kube.client import Client, KubeError, NotFound
-from .kube.connection import connection
-from .lookup import served
 from .members import config_maps
 from .membership import Key, Member, Stage, key_of, member
 from .objects import ConfigMap, Pod
@@ -30,7 +30,7 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
     """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
-    async with Client(connection(home=Path.home())) as client:
+    async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
         members: dict[Key, list[Member]] = {}
         async for pods, _ in client.pages(
             f"/api/v1/namespaces/{namespace}/pods", Pod, params={"labelSelector": names.GANG_LABEL}
@@ -81,7 +81,7 @@ async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: s
     state = "does not exist"
     for kind in kinds:
         try:
-            path = await served(client, kind)
+            path = await served(client, kind.group, kind.resource)
             if path is None:
                 state = f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
                 continue

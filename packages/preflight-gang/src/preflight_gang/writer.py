@@ -14,16 +14,16 @@ from typing import Any
 
 import anyio
 import msgspec
+from preflight_kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
+from preflight_kube.jsonpatch import set_annotation
+from preflight_kube.refusals import FIRST, Refusals
 from preflight_proto.history import Past
 
 from .delivery import config_map, owned_by, record_of, roster_patch
 from .fairness import FairLimiter
-from .kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
 from .membership import Member
 from .metrics import Metrics
-from .nodes import set_annotation
 from .objects import ConfigMap, Metadata
-from .refusals import FIRST, Refusals
 from .sealing import Answer, Gang, Record
 
 __all__ = ["Writer", "obstacle", "record_in"]
@@ -99,8 +99,7 @@ class Writer:
             if not (await self._client.get(path, _Frozen)).immutable:
                 raise
         log.warning("an immutable record is made anew", extra={"about": {"path": path}})
-        version = {"uid": at.metadata.uid, "resourceVersion": at.metadata.resource_version}
-        await self._client.delete(path, {"preconditions": version})
+        await self._client.delete(path, uid=at.metadata.uid, resource_version=at.metadata.resource_version)
         about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         return await self._client.create(collection, {**body, "metadata": about})
 

@@ -1,1 +1,1 @@
-"""The Kubernetes layer of every service: connection, client, reflector, lease, queue, health, logs, admission server."""
+"""The Kubernetes layer of every service: connection, client, reflector, lease, work queue. Knows nothing of who uses it."""

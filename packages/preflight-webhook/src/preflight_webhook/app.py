@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from preflight_kube.admission.at_once import Answer
+from preflight_kube.admission.body import BODY, Body
+
 from . import admission, logs, review
-from .at_once import Answer
-from .body import BODY, Body
 from .claims import Claim, Ref
 from .config import Config
 from .decision import Decision

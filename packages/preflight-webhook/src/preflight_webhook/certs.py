@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from preflight_kube.admission.certificates import Keep, Material, Renew, issue, plan, service_names, union
 from preflight_proto.names import MANAGED_BY_LABEL
 
 from . import logs
-from .certificates import Keep, Material, Renew, issue, plan, service_names, union
 from .kube import Client, Conflict, Connection, KubeError, Object, connection
 
 MANAGER = "preflight-webhook-certs"
@@ -142,7 +142,7 @@ def keep(
                 log.info("Secret %s/%s is good until %s", target.namespace, target.secret, renew_at.isoformat())
                 return stored
             case Renew(reason=reason, trusted=trusted):
-                fresh = issue(target.names, target.lifetime, moment, trusted)
+                fresh = issue(target.names, target.lifetime, moment, trusted, by="preflight-webhook")
                 published = _set_bundles(client, target, lambda present: union(present, fresh.authorities))
                 if published and stored is not None:  # else there is nobody to tell, or nothing is served yet
                     time.sleep(settle_seconds)

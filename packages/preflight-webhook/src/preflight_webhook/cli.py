@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from preflight_kube.configfile import read
 from preflight_proto.program import EXIT_CODES, leave, package_version
 
 from . import values
 from .claims import detects
 from .config import ConfigError, json_schema, parse
-from .configfile import read_by
 from .kinds import KINDS
 from .workloads import Found, Object, documents, found_in, needed
 
@@ -156,9 +156,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from preflight_kube.admission.tls import CertificateError
+
     from . import logs
     from .server import Options, PortTaken, WatcherDied, serve
-    from .tls import CertificateError
 
     logs.set_up(args.log_level)
     options = Options(
@@ -220,7 +221,7 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
     from .explain import About
 
     if args.config is not None:
-        given = read_by(values.parse, args.config)
+        given = read(values.parse, args.config)
         by = f"{args.config}{f' ({given.said})' if given.said else ''}"
         about = About(given.config, given.lists, by, from_files=True)
     else:
@@ -252,7 +253,7 @@ def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
     kind, name = live.wanted_of(args.live)
     with Client(connection(home=Path.home())) as client:
         if args.config is not None:
-            given = read_by(values.parse, args.config)
+            given = read(values.parse, args.config)
             about = About(given.config, given.lists, str(args.config), from_files=False)
         else:
             try:
@@ -273,7 +274,7 @@ def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
 
 
 def _validate(args: argparse.Namespace) -> int:
-    given = read_by(values.parse, args.file)
+    given = read(values.parse, args.file)
     names = ", ".join(check.name for check in given.config.checks) or "none"
     if given.said:
         print(f"{args.file}: {given.said}")

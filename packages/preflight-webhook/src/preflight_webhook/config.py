@@ -11,7 +11,10 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_proto import gang_source, names, schema_errors
+from preflight_kube import schema_errors
+from preflight_kube.configfile import ConfigError
+from preflight_kube.quantities import parse_quantity
+from preflight_proto import gang_source, names
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
@@ -19,7 +22,6 @@ from . import document, extras, given, overrides
 from .addresses import engine_problems
 from .document import DocumentError
 from .extras import ExtraMount, ExtraVolume
-from .quantities import parse_quantity
 from .timeouts import duration_problems, in_one_line
 
 __all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "of", "parse", "raw_of"]
@@ -245,14 +247,6 @@ class Config(_Section, frozen=True, kw_only=True):
     check_image_pull_secrets: Names = ()
     gpu_count: Literal["effective", "max"] = "effective"
     skip_nccl_without_network: bool = True
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def json_schema() -> dict[str, Any]:

@@ -12,11 +12,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from preflight_kube.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT
 
 from .config import Config
 from .objects import Amount, Resources
-from .quantities import parse_quantity
 
 __all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "kind", "reckon"]
 

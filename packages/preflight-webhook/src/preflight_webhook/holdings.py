@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from preflight_kube.quantities import UNIT
+
 from .claims import Claim, Devices, Ref
 from .claims import devices as gives_of
 from .config import CheckConfig, Config
 from .detection import COMPUTE, Account, kind
 from .injection import Kinds
-from .quantities import UNIT
 
 __all__ = ["Holdings", "Named", "gives", "holdings", "will_test"]
 

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from preflight_kube.quantities import UNIT, fractional_cpu, parse_quantity, quantity_text, whole_bytes, whole_millicores
 from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
@@ -26,7 +27,6 @@ from .encoded import Built, text_of
 from .inheritance import Inherited
 from .kept import Kept
 from .overlay import overlaid
-from .quantities import UNIT, fractional_cpu, parse_quantity, quantity_text, whole_bytes, whole_millicores
 
 __all__ = ["Injection", "Kinds", "Place", "Workload", "has_room", "inject", "place", "variables_of"]
 

@@ -1,27 +1,32 @@
-"""One HTTPS connection to the API server, from inside the cluster or by a kubeconfig. Knows nothing of Preflight.
+"""A client for commands that read and write single objects. Knows nothing of Preflight.
 
-Small on purpose: commands that read and write single objects need neither a cache nor the official client's 190 MB, and what is
+Synchronous and small on purpose. How the API server is reached is :mod:`preflight_kube.connection`'s; what is
 followed (:mod:`.policies`) or asked for (:mod:`.lookups`) while admissions wait has rules of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
-import yaml
-from preflight_proto import credentials
-from preflight_proto.kubeconfig import KubeconfigError
+from preflight_kube.connection import Connection, connection
+from preflight_kube.errors import BadAccess, Conflict, KubeError, NoCluster
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its token and the cluster's authority."""
+__all__ = [
+    "Answer",
+    "BadAccess",
+    "Client",
+    "Conflict",
+    "Connection",
+    "KubeError",
+    "NoCluster",
+    "Object",
+    "ask",
+    "connection",
+]
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Of one answer; some are lists, read whole."""
@@ -34,35 +39,6 @@ _NOT_SERVED: Final = b"404 page not found"
 
 Object = dict[str, Any]
 """A Kubernetes object as it travels: decoded JSON."""
-
-
-class KubeError(Exception):
-    """The cluster cannot be reached or refuses; the message is one sentence for a person."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class BadAccess(KubeError):
-    """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster would say."""
-
-
-class NoCluster(BadAccess):
-    """There is no API server to ask: this is no pod, and no kubeconfig is named."""
-
-
-class Conflict(KubeError):
-    """Somebody else wrote the object first: read it again."""
-
-
-@dataclass(frozen=True)
-class Connection:
-    """Where the API server is and how it is asked."""
-
-    server: str
-    verify: ssl.SSLContext
-    token: str | None = None
 
 
 class Answer(NamedTuple):
@@ -105,51 +81,6 @@ class _Said(msgspec.Struct):
 
     kind: str = ""
     reason: str = ""
-
-
-def connection(
-    environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT, home: Path | None = None
-) -> Connection:
-    """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own kubeconfig below ``home``.
-
-    People's commands give ``home``; a service uses only what it is told of.
-
-    Raises:
-        NoCluster: when none of them is there.
-        BadAccess: when what is there cannot be used.
-    """
-    if listed := environ.get("KUBECONFIG"):
-        return _from_kubeconfig(listed, environ, "KUBECONFIG")
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
-        if home is not None and (own := home / credentials.DEFAULT).exists():
-            return _from_kubeconfig(str(own), environ, "the default")
-        beside = "" if home is None else f", there is no {home / credentials.DEFAULT},"
-        raise NoCluster(f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file.")
-    try:
-        token = (service_account / "token").read_text().strip()
-        verify = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
-    except OSError as error:
-        raise BadAccess(
-            f"{service_account}: token or ca.crt cannot be read ({error.strerror or error}); "
-            "let the pod mount its ServiceAccount's token."
-        ) from error
-    return Connection(f"https://{f'[{host}]' if ':' in host else host}:{port}", verify, token)
-
-
-def _from_kubeconfig(listed: str, environ: Mapping[str, str], named: str) -> Connection:
-    try:
-        found = credentials.access(listed, _yaml, environ, named=named)
-    except KubeconfigError as error:
-        raise BadAccess(str(error)) from None
-    return Connection(found.server, found.verify, found.token)
-
-
-def _yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
 
 
 class Client:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from preflight_kube.jsonpatch import Operation, add, keys, pointer, remove, replace
+
 from .injection import Injection
 
 __all__ = ["applied", "fresh", "rebuilt"]
-
-Operation = dict[str, Any]
 
 
 def fresh(
@@ -22,17 +22,17 @@ def fresh(
     if init:
         for i, container in enumerate(injection.containers, at):
             patch.append({"op": "add", "path": f"/spec/initContainers/{i}", "value": container})
-        patch += [_add("/spec/initContainers/-", c) for c in injection.last]
+        patch += [add("/spec/initContainers/-", c) for c in injection.last]
     elif containers := injection.containers + injection.last:
-        patch.append(_add("/spec/initContainers", containers))
+        patch.append(add("/spec/initContainers", containers))
     if pull_secrets:
-        patch += [_add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets]
+        patch += [add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets]
     elif injection.pull_secrets:
-        patch.append(_add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets]))
+        patch.append(add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets]))
     if volumes:
         patch += [{"op": "add", "path": "/spec/volumes/-", "value": volume} for volume in injection.volumes]
     elif injection.volumes:
-        patch.append(_add("/spec/volumes", injection.volumes))
+        patch.append(add("/spec/volumes", injection.volumes))
     patch += _entries("labels", injection.labels, there=labels)
     patch += _entries("annotations", injection.annotations, there=annotations)
     return patch
@@ -41,12 +41,12 @@ def fresh(
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
         return [{"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()]
-    return [_add(f"/metadata/{key}", entries)] if entries else []
+    return [add(f"/metadata/{key}", entries)] if entries else []
 
 
 @lru_cache(maxsize=64)  # the names are ours
 def _path(key: str, name: str) -> str:
-    return f"/metadata/{key}/{_escape(name)}"
+    return pointer("metadata", key, name)
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
@@ -64,19 +64,19 @@ def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation
             continue
         path = f"/{section}/{key}"
         if old is None:
-            patch.append(_add(path, new))
+            patch.append(add(path, new))
         elif isinstance(old, dict) and isinstance(new, dict):
-            patch += [{"op": "remove", "path": f"{path}/{_escape(k)}"} for k in old if k not in new]
-            patch += [_add(f"{path}/{_escape(k)}", v) for k, v in new.items() if old.get(k) != v]
+            patch += [remove(path + pointer(k)) for k in old if k not in new]
+            patch += [add(path + pointer(k), v) for k, v in new.items() if old.get(k) != v]
         else:
-            patch.append({"op": "replace", "path": path, "value": new if new is not None else []})
+            patch.append(replace(path, new if new is not None else []))
     return patch
 
 
 def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
     """``pod``, changed in place by a patch that was made for it here."""
     for operation in patch:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        *way, last = keys(operation["path"])
         there: Any = pod
         for part in way:
             there = there[int(part)] if isinstance(there, list) else there.setdefault(part, {})
@@ -87,11 +87,3 @@ def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
         else:
             there[last] = operation["value"]
     return pod
-
-
-def _add(path: str, value: Any) -> Operation:
-    return {"op": "add", "path": path, "value": value}
-
-
-def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")

@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import uvicorn
 import uvloop
+from preflight_kube.admission.at_once import AtOnce
+from preflight_kube.admission.connections import Bounded, limits
+from preflight_kube.admission.port import Server
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.configfile import ConfigFile
 
 from . import kube
 from .app import Admission, Plain, State
-from .at_once import AtOnce
-from .config import Config
-from .configfile import ConfigFile
-from .connections import Bounded, limits
+from .config import Config, parse
 from .lookups import Lookups
 from .metrics import Metrics
 from .policies import Policies
-from .port import Server
-from .tls import Certificate
 from .watchers import Watchers
 
 __all__ = ["Options", "PortTaken", "WatcherDied", "serve"]
@@ -34,6 +34,9 @@ KEEP_ALIVE: Final = 120
 """Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
 DRAIN: Final = 20
 """Seconds that requests in flight may take once told to stop."""
+
+RENEWAL: Final = "`preflight-webhook certs`"
+"""What keeps the serving certificate fresh."""
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +67,34 @@ class PortTaken(Exception):
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`PortTaken`, :class:`~.tls.CertificateError` and :class:`~.config.ConfigError` at the start, and
+    Raises :class:`PortTaken`, :class:`~preflight_kube.admission.tls.CertificateError` and :class:`~preflight_kube.configfile.ConfigError` at the start, and
     :class:`WatcherDied` at the end where that was not asked for.
     """
     metrics = Metrics()
-    file, certificate = ConfigFile(options.config, metrics), Certificate(options.cert_dir, options.client_ca)
+    file, certificate = _followed(options.config, metrics), Certificate(options.cert_dir, RENEWAL, options.client_ca)
     sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
     uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
+
+
+def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
+    """The configuration file, counted and told about as it changes."""
+    generation = 0
+
+    def accepted(config: Config) -> None:
+        nonlocal generation
+        generation += 1
+        metrics.config_valid.set(1)
+        metrics.config_generation.inc()
+        if generation > 1:
+            checks = [check.name for check in config.checks]
+            said = ", ".join(checks) or "no check"
+            log.info("configuration reloaded; injecting %s", said, extra={"about": {"checks": checks}})
+
+    def refused(_: list[str]) -> None:
+        metrics.config_valid.set(0)
+        metrics.config_refused.inc()
+
+    return ConfigFile(parse, path, accepted=accepted, refused=refused)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -87,7 +111,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    state: State, file: ConfigFile, certificate: Certificate, sockets: list[socket.socket], options: Options
+    state: State, file: ConfigFile[Config], certificate: Certificate, sockets: list[socket.socket], options: Options
 ) -> None:
     common: dict[str, Any] = {
         "log_config": None,

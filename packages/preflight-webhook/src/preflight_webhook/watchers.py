@@ -10,11 +10,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from preflight_kube.admission.connections import Connections
+from preflight_kube.admission.stalled import Stalled
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.configfile import ConfigFile
+
 from .app import State
-from .configfile import ConfigFile
-from .connections import Connections
-from .stalled import Stalled
-from .tls import Certificate
+from .config import Config
 
 __all__ = ["Watchers", "watch"]
 
@@ -29,7 +31,9 @@ log = logging.getLogger(__name__)
 class Watchers:
     """``ports``: the connections of each; the first is that of admission."""
 
-    def __init__(self, state: State, file: ConfigFile, certificate: Certificate, ports: Sequence[Connections]) -> None:
+    def __init__(
+        self, state: State, file: ConfigFile[Config], certificate: Certificate, ports: Sequence[Connections]
+    ) -> None:
         self._state, self._file, self._certificate = state, file, certificate
         self._ports = [(port, Stalled()) for port in ports]
         self._said = ""

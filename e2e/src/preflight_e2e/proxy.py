@@ -1,0 +1,87 @@
+"""A TCP proxy in front of an API server, for tests that break connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+__all__ = ["Proxy", "proxied"]
+
+
+class Target(Protocol):
+    """A frozen dataclass that says where an API server is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def server(self) -> str: ...
+
+
+T = TypeVar("T", bound=Target)
+
+
+class Proxy:
+    """A TCP proxy in front of an API server, which can lose its connections and refuse new ones."""
+
+    def __init__(self, server: str) -> None:
+        self._host, self._port = urlsplit(server).hostname, urlsplit(server).port
+        self.refuses = False
+        self._open: set[asyncio.Task[None]] = set()
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Drop every connection; with ``refuse``, no new one comes through until ``mend``."""
+        self.refuses = refuse
+        for task in self._open:
+            task.cancel()
+
+    def mend(self) -> None:
+        self.refuses = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        up: asyncio.StreamWriter | None = None
+        try:
+            if not self.refuses:
+                with suppress(OSError, asyncio.CancelledError):
+                    down, up = await asyncio.open_connection(self._host, self._port)
+                    async with asyncio.TaskGroup() as both:
+                        both.create_task(_pump(reader, up))
+                        both.create_task(_pump(down, writer))
+        except* OSError:
+            pass
+        finally:
+            self._open.discard(task)
+            for end in (writer, up):
+                if end is not None:
+                    end.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def proxied(target: T) -> AsyncIterator[tuple[Proxy, T]]:
+    """A proxy before ``target``, and the connection that leads through it."""
+    proxy = Proxy(target.server)
+    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+    url = urlsplit(target.server)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy, replace(target, server=url._replace(netloc=f"127.0.0.1:{port}").geturl())
+    finally:
+        server.close()
+        for _ in range(5):
+            await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
+        proxy.cut(refuse=True)
+        await asyncio.gather(*proxy._open, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn

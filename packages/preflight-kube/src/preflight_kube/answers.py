@@ -1,0 +1,102 @@
+"""An API server's answers: their bytes within bounds of size and time, and the errors that refusals are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+import anyio
+import httpx
+import msgspec
+
+from .decoding import MOST_BYTES, Undecodable, decode, unreadable
+from .errors import KubeError, Status, Unusable, refused
+from .paging import TooMuch
+
+__all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]
+
+LONGEST: Final = 120.0
+"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its next bytes."""
+_MOST_WORDS: Final = 64 * 1024
+"""Bytes of a refusal that are read."""
+_STATUS: Final = msgspec.json.Decoder(Status)
+_NOT_SERVED: Final = b"404 page not found"
+"""What an API server says of an API group that it does not have; to all else that is not there it answers with a Status."""
+
+
+class _Written(msgspec.Struct, rename="camel"):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Object(msgspec.Struct):
+    metadata: _Written
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+
+
+def known(code: int, body: bytes, what: str) -> None:
+    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done."""
+    try:
+        decode(_OBJECT, body)
+    except Undecodable as error:
+        raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
+
+
+def retry_after(answer: httpx.Response) -> float | None:
+    """Seconds that the server asks us to wait before the next attempt."""
+    if answer.status_code not in {429, 503}:
+        return None
+    try:
+        asked = float(answer.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+    return None if math.isnan(asked) else min(max(asked, 0.1), 30.0)
+
+
+def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> KubeError:
+    """The error that a refusal of ``what`` is; NotFound only where an API server itself says so."""
+    try:
+        status = decode(_STATUS, body)
+    except Undecodable:
+        status = Status(message=body[:200].decode(errors="replace").strip())
+        if code == httpx.codes.NOT_FOUND and body.strip() != _NOT_SERVED:  # a proxy's: nobody knows what there is
+            return KubeError(f"{what}: the API server answered {code} ({status.message}).", code)
+    return refused(what, code, status, json_patch=json_patch)
+
+
+async def whole(pieces: AsyncIterator[bytes]) -> bytes:
+    """All of an answer. Raises :class:`~.paging.TooMuch` with what came of one of more than ``MOST_BYTES``."""
+    kept, size = [], 0
+    async for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise TooMuch(b"".join(kept))
+    return b"".join(kept)
+
+
+def kind_of(data: bytes) -> type[KubeError]:
+    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made so: another try may find a better one."""
+    return Unusable if unreadable(data, "").metadata.name else KubeError
+
+
+async def timely(answer: httpx.Response, longest: float, what: str) -> AsyncIterator[bytes]:
+    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not ended after ``longest`` seconds."""
+    end = anyio.current_time() + longest
+    async for piece in answer.aiter_raw():
+        if anyio.current_time() > end:
+            raise KubeError(f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?")
+        yield piece
+
+
+async def words(answer: httpx.Response) -> bytes:
+    """What an answer says that is none of those that are wanted."""
+    kept = b""
+    async for piece in timely(answer, LONGEST, "a refusal"):
+        kept += piece[:_MOST_WORDS]
+        if len(kept) >= _MOST_WORDS:
+            break
+    return kept

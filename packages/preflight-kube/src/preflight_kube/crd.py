@@ -1,0 +1,233 @@
+"""A CustomResourceDefinition, made from the Structs that the program itself reads.
+
+Pure. Kubernetes wants a *structural* schema: a type on every level, no references, `nullable` in place of a union with null. What msgspec
+cannot say stands in ``Meta(extra_json_schema={...})`` of a field and is taken over as it is, such as ``x-kubernetes-list-type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["Column", "Int32", "Rule", "Schema", "condition_column", "crd", "embedded", "list_map", "structural"]
+
+Schema = dict[str, Any]
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+"""An integer that Go clients keep in 32 bits."""
+
+_LEFT_OUT: Final = frozenset({"title", "default", "required", "uniqueItems", "propertyNames"})
+"""What a structural schema has no place for, or has in another form."""
+_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+class Rule(NamedTuple):
+    """What a schema cannot say of what is at ``at``, in CEL: keys from the object's root, ``*`` for each item of a list or value of a map."""
+
+    at: tuple[str, ...]
+    cel: str
+    message: str
+
+
+class Column(NamedTuple):
+    """What `kubectl get` shows; ``priority`` 1: only with `-o wide`. ``type``: string, integer, number, boolean or date."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+
+def condition_column(condition: str, field: str = "status", *, name: str = "", priority: int = 0) -> Column:
+    """A column that shows a condition's ``field``."""
+    return Column(name or condition, f'.status.conditions[?(@.type=="{condition}")].{field}', priority=priority)
+
+
+def list_map(*keys: str) -> dict[str, Any]:
+    """``extra_json_schema`` of a list whose entries are told apart by ``keys``: appliers own single entries of it."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+def embedded() -> dict[str, Any]:
+    """``extra_json_schema`` of a ``dict[str, Any]`` that is a whole object of another kind."""
+    return {"x-kubernetes-embedded-resource": True, "x-kubernetes-preserve-unknown-fields": True}
+
+
+def crd(
+    group: str,
+    kind: str,
+    version: str,
+    *,
+    spec: type,
+    status: type | None = None,
+    plural: str = "",
+    short_names: Sequence[str] = (),
+    scope: str = "Namespaced",
+    description: str = "",
+    rules: Sequence[Rule] = (),
+    columns: Sequence[Column] = (),
+    defaults: bool = True,
+) -> Schema:
+    """The definition of one kind with one version, ready for `kubectl apply --server-side`.
+
+    ``spec`` and ``status`` are Structs; a ``status`` makes its subresource. ``defaults``: whether the API server fills in the defaults of
+    fields (in ``spec``); those that a factory makes are not seen, empty lists and maps left out. ``plural`` is the kind in lower case and an s unless given.
+
+    Raises:
+        TypeError: a field's type has no structural schema; the message says which.
+        KeyError: a rule's place does not exist.
+    """
+    plural = plural or f"{kind.lower()}s"
+    whole: Schema = {
+        "type": "object",
+        **({"description": description} if description else {}),
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(spec, defaults=defaults),
+            **({"status": structural(status, defaults=False)} if status is not None else {}),
+        },
+    }
+    for rule in rules:
+        _placed(whole, rule.at).setdefault("x-kubernetes-validations", []).append(
+            {"rule": rule.cel, "message": rule.message}
+        )
+    served: Schema = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": whole},
+        **({"subresources": {"status": {}}} if status is not None else {}),
+        **({"additionalPrinterColumns": [_column(one) for one in columns]} if columns else {}),
+    }
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {**names, **({"shortNames": list(short_names)} if short_names else {})},
+            "versions": [served],
+        },
+    }
+
+
+def structural(struct: type, *, defaults: bool = True) -> Schema:
+    """The structural schema of a Struct. Raises TypeError for a type that has none."""
+    whole = msgspec.json.schema(struct)
+    return _Definitions(whole.get("$defs", {}), defaults).inline(whole, struct.__name__, ())
+
+
+class _Definitions:
+    """What schemas refer to, and how they are written out."""
+
+    def __init__(self, definitions: Mapping[str, Schema], defaults: bool) -> None:
+        self._definitions, self._defaults = definitions, defaults
+
+    def inline(self, part: Schema, path: str, above: tuple[str, ...]) -> Schema:
+        """``part`` without references; ``above`` are those that it is within."""
+        if "$ref" in part:
+            name = part["$ref"].removeprefix("#/$defs/")
+            if name in above:
+                raise TypeError(f"{path}: {name} contains itself, which no structural schema can say.")
+            beside = {key: value for key, value in part.items() if key not in {"$ref", "$defs"}}
+            return self.inline({**self._definitions[name], **beside}, path, (*above, name))
+        if "anyOf" in part:
+            return self._any_of(part, path, above)
+        for foreign, why in _FOREIGN.items():
+            if foreign in part:
+                raise TypeError(f"{path}: {why}")
+        made = {key: value for key, value in part.items() if key not in _LEFT_OUT and key not in _FOREIGN}
+        if part.get("required"):
+            made["required"] = part["required"]
+        if "enum" in made:
+            made = _enumerated(made, path)
+        if part.get("uniqueItems"):
+            made["x-kubernetes-list-type"] = "set"
+        if made.pop("contentEncoding", "") == "base64":
+            made["format"] = "byte"
+        if made.get("type") == "integer":
+            made["format"] = "int32" if {"minimum", "maximum"} <= made.keys() and _fits(made) else "int64"
+        for end, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if end in made:
+                made[bound], made[end] = made[end], True
+        if "items" in made:
+            made["items"] = self.inline(made["items"], f"{path}[]", above)
+        if "properties" in made:
+            made["properties"] = {
+                name: self.inline(value, f"{path}.{name}", above) for name, value in made["properties"].items()
+            }
+        others = made.pop("additionalProperties", None)
+        if others not in (None, True, False):
+            made["additionalProperties"] = self.inline(others, f"{path}.*", above)
+        if "type" not in made or (
+            made["type"] == "object" and not {"properties", "additionalProperties"} & made.keys()
+        ):
+            made["x-kubernetes-preserve-unknown-fields"] = True
+        if self._defaults and _worth(default := part.get("default"), made):
+            made["default"] = default
+        return made
+
+    def _any_of(self, part: Schema, path: str, above: tuple[str, ...]) -> Schema:
+        beside = {key: value for key, value in part.items() if key != "anyOf"}
+        others = [one for one in part["anyOf"] if one.get("type") != "null"]
+        nullable = {"nullable": True} if len(others) < len(part["anyOf"]) else {}
+        if len(others) == 1:
+            return {**self.inline({**others[0], **beside}, path, above), **nullable}
+        if sorted(one.get("type", "") for one in others) == ["integer", "string"]:
+            default = {"default": beside["default"]} if self._defaults and _worth(beside.get("default"), {}) else {}
+            described = {key: value for key, value in beside.items() if key not in _LEFT_OUT}
+            return {"x-kubernetes-int-or-string": True, **described, **default, **nullable}
+        raise TypeError(f"{path}: a union of several types has no structural schema; use one type, or int | str.")
+
+
+_FOREIGN: Final = {
+    "prefixItems": "a tuple of fixed length has no structural schema; use a list.",
+    "propertyNames": "keys of a map cannot be bounded in a structural schema; write a rule in CEL.",
+    "discriminator": "a tagged union has no structural schema; use one Struct with optional fields.",
+    "const": "a tag has no structural schema; use a Literal.",
+    "allOf": "a field that must be several things at once has no structural schema.",
+}
+
+
+def _fits(made: Mapping[str, Any]) -> bool:
+    return bool(made["minimum"] >= -(2**31) and made["maximum"] < 2**31)
+
+
+def _enumerated(made: Schema, path: str) -> Schema:
+    values = [value for value in made["enum"] if value is not None]
+    types = {_TYPES[type(value)] for value in values}
+    if len(types) != 1:
+        raise TypeError(f"{path}: the values {values} are of several types; a structural schema has one.")
+    return {**made, "type": types.pop(), **({"nullable": True} if len(values) < len(made["enum"]) else {})}
+
+
+def _worth(default: Any, made: Mapping[str, Any]) -> bool:
+    """Whether a default says something: an empty map does where fields within it have defaults of their own."""
+    if default is None or default in ([], ""):
+        return False
+    if default == {}:
+        return bool([one for one in made.get("properties", {}).values() if "default" in one])
+    return True
+
+
+def _placed(whole: Schema, at: Collection[str]) -> Schema:
+    place = whole
+    for key in at:
+        if key == "*":
+            place = place["items"] if "items" in place else place["additionalProperties"]
+        else:
+            place = place["properties"][key]
+    return place
+
+
+def _column(one: Column) -> Schema:
+    priority = {"priority": one.priority} if one.priority else {}
+    return {"name": one.name, "type": one.type, **priority, "jsonPath": one.path}

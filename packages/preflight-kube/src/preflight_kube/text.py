@@ -1,0 +1,16 @@
+"""Text that others wrote, made fit for a log line, an error or an Event. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["one_line", "printable"]
+
+
+def printable(text: str) -> str:
+    """``text`` with a space for each character that no terminal should get."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def one_line(text: str, most: int) -> str:
+    """``text`` as one line of printable characters, each run of white space one space, cut to ``most`` characters."""
+    line = " ".join(printable(text[: 8 * most]).split())
+    return line if len(line) <= most else line[: max(0, most - 1)] + "…"

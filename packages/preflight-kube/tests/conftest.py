@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from preflight_e2e.plugin import Api, api, real_api_server
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
+
+__all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
+
+sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "asyncio", {}
+
+
+@pytest.fixture
+def target(api: Api) -> Connection:
+    """How the test's API server is reached."""
+    return connection({"KUBECONFIG": str(api.kubeconfig)})
+
+
+@pytest.fixture
+async def client(target: Connection) -> AsyncIterator[Client]:
+    async with Client(target, agent="tests") as made:
+        yield made

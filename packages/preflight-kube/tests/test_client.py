@@ -1,0 +1,387 @@
+"""The client's behaviour, the same against the double and a real kube-apiserver."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from kube_world import Item, config_map, names
+from preflight_e2e.plugin import Api
+from preflight_e2e.proxy import proxied
+from preflight_kube.client import (
+    Client,
+    Conflict,
+    Event,
+    Fenced,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
+from preflight_kube.connection import Connection
+
+pytestmark = pytest.mark.anyio
+
+
+class Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+
+
+class Pod(msgspec.Struct):
+    status: Status
+
+
+async def make(client: Client, api: Api, *wanted: str, **labels: str) -> list[Item]:
+    made = [await client.create(api.path("configmaps"), config_map(name, labels)) for name in wanted]
+    return [msgspec.json.decode(one, type=Item) for one in made]
+
+
+async def listed(client: Client, path: str, **params: str) -> list[str]:
+    return [name async for items, _ in client.pages(path, Item, params=params) for name in names(items)]
+
+
+async def version_of(client: Client, path: str) -> str:
+    return [version async for _, version in client.pages(path, Item)][-1]
+
+
+async def events_of(client: Client, path: str, version: str, count: int, **params: str) -> list[Event[Item]]:
+    seen: list[Event[Item]] = []
+    async with client.watch(path, Item, resource_version=version, params=params) as events:
+        async for event in events:
+            if event.type != "BOOKMARK":
+                seen.append(event)
+            if len(seen) == count:
+                break
+    return seen
+
+
+async def test_an_object_is_read_as_it_was_created(client: Client, api: Api) -> None:
+    (made,) = await make(client, api, "one", a="b")
+    assert await client.get(api.path("configmaps", "one"), Item) == made
+
+
+async def test_a_name_is_made_from_generate_name(client: Client, api: Api) -> None:
+    made = await client.create(api.path("configmaps"), {"metadata": {"generateName": "gen-"}})
+    name = msgspec.json.decode(made, type=Item).metadata.name
+    assert name.startswith("gen-")
+    assert len(name) == len("gen-") + 5
+
+
+async def test_what_is_not_there_is_not_found(client: Client, api: Api) -> None:
+    with pytest.raises(NotFound) as caught:
+        await client.get(api.path("configmaps", "none"), Item)
+    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+
+
+async def test_an_api_group_that_is_not_served_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFound):
+        await client.get("/apis/absent.example.com/v1/things", Item)
+
+
+async def test_nothing_is_created_in_a_namespace_that_does_not_exist(client: Client) -> None:
+    with pytest.raises(NotFound):
+        await client.create("/api/v1/namespaces/nowhere/configmaps", config_map("one"))
+
+
+async def test_creating_twice_is_a_conflict_that_says_so(client: Client, api: Api) -> None:
+    await make(client, api, "one")
+    with pytest.raises(Conflict) as caught:
+        await make(client, api, "one")
+    assert caught.value.reason == "AlreadyExists"
+
+
+async def test_pages_hold_every_object_once_at_one_version(client: Client, api: Api) -> None:
+    made = await make(client, api, *(f"cm-{i}" for i in range(7)), page="yes")
+    params = {"labelSelector": "page=yes"}  # a real server puts objects of its own into each namespace
+    pages = [page async for page in client.pages(api.path("configmaps"), Item, params=params, limit=3)]
+    assert [len(items) for items, _ in pages] == [3, 3, 1]
+    assert [item for items, _ in pages for item in items] == made
+    assert len({version for _, version in pages}) == 1
+
+
+async def test_pages_show_the_moment_of_the_first(client: Client, api: Api) -> None:
+    await make(client, api, *(f"cm-{i}" for i in range(4)), page="yes")
+    pages = client.pages(api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=2)
+    seen = names((await anext(pages))[0])
+    await client.delete(api.path("configmaps", "cm-3"))
+    await make(client, api, "cm-9", page="yes")
+    seen += [name async for items, _ in pages for name in names(items)]
+    assert seen == ["cm-0", "cm-1", "cm-2", "cm-3"]
+
+
+async def test_a_list_that_grew_too_old_between_pages_is_gone(client: Client, api: Api) -> None:
+    await make(client, api, "a", "b", "c", page="yes")
+    pages = client.pages(api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=1)
+    await anext(pages)
+    await make(client, api, "d")
+    await anyio.to_thread.run_sync(api.forget)
+    with pytest.raises(Gone):
+        await anext(pages)
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("color=red", ["a"]),
+        ("color==red,size", ["a"]),
+        ("color!=red", ["b", "c"]),
+        ("color in (red, blue)", ["a", "b"]),
+        ("color notin (red)", ["b", "c"]),
+        ("!color", ["c"]),
+        ("color", ["a", "b"]),
+        ("example.com/on=true", ["c"]),
+    ],
+)
+async def test_label_selectors_select(client: Client, api: Api, selector: str, found: list[str]) -> None:
+    await make(client, api, "a", color="red", size="1", set="x")
+    await make(client, api, "b", color="blue", set="x")
+    await make(client, api, "c", **{"example.com/on": "true"}, set="x")
+    assert await listed(client, api.path("configmaps"), labelSelector=f"set=x,{selector}") == found
+
+
+async def test_field_selectors_select(client: Client, api: Api) -> None:
+    await make(client, api, "a", "b")
+    assert await listed(client, api.path("configmaps"), fieldSelector="metadata.name=b") == ["b"]
+
+
+async def test_pods_are_selected_by_node(client: Client, api: Api) -> None:
+    for name, node in (("a", "one"), ("b", "two")):
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
+        await client.create(api.path("pods"), {"metadata": {"name": name}, "spec": spec})
+    assert await listed(client, api.path("pods"), fieldSelector="spec.nodeName=two") == ["b"]
+
+
+async def test_status_is_written_through_its_subresource_alone(client: Client, api: Api) -> None:
+    path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
+    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}, **status}
+    await client.create(api.path("pods"), body)
+    await client.merge_patch(path, status)
+    assert (await client.get(path, Pod)).status == Status("Pending", "")
+    await client.merge_patch(f"{path}/status", {"status": {"phase": "Running", "podIP": "10.1.2.3"}})
+    assert (await client.get(path, Pod)).status == Status("Running", "10.1.2.3")
+
+
+async def test_a_watch_tells_what_happened_after_its_version(client: Client, api: Api) -> None:
+    path = api.path("configmaps")
+    await make(client, api, "before")
+    version = await version_of(client, path)
+    (made,) = await make(client, api, "one")
+    await client.merge_patch(f"{path}/one", {"data": {"k": "v"}})
+    await client.delete(f"{path}/one")
+    seen = await events_of(client, path, version, 3)
+    assert [(e.type, e.object.metadata.name) for e in seen if e.object] == [
+        ("ADDED", "one"),
+        ("MODIFIED", "one"),
+        ("DELETED", "one"),
+    ]
+    assert seen[0].object == made
+    assert seen[2].object is not None
+    assert seen[2].object.data == {"k": "v"}
+    assert all(int(a.resource_version) < int(b.resource_version) for a, b in pairwise(seen))
+
+
+async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(client: Client, api: Api) -> None:
+    path = api.path("configmaps")
+    version = await version_of(client, path)
+    await make(client, api, "one", on="yes")
+    await client.merge_patch(f"{path}/one", {"metadata": {"labels": {"on": "no"}}})
+    await client.merge_patch(f"{path}/one", {"metadata": {"labels": {"on": "yes"}}})
+    seen = await events_of(client, path, version, 3, labelSelector="on=yes")
+    assert [(e.type, e.object.metadata.labels["on"]) for e in seen if e.object] == [
+        ("ADDED", "yes"),
+        ("DELETED", "yes"),
+        ("ADDED", "yes"),
+    ]
+
+
+async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(client: Client, api: Api) -> None:
+    path = api.path("configmaps")
+    version = await version_of(client, path)
+    params = {"labelSelector": "never=selected"}
+    async with client.watch(path, Item, resource_version=version, params=params, seconds=6) as events:
+        (made,) = await make(client, api, "other")
+        event = await anext(events)  # sent shortly before the watch ends
+    assert (event.type, event.object) == ("BOOKMARK", None)
+    assert int(event.resource_version) >= int(made.metadata.resource_version)
+
+
+async def test_a_watch_in_which_nothing_happens_ends_without_a_word(client: Client, api: Api) -> None:
+    path = api.path("secrets")
+    version = await version_of(client, path)
+    async with client.watch(path, Item, resource_version=version, seconds=3) as events:
+        assert [event async for event in events] == []
+
+
+async def test_a_watch_from_a_version_that_was_compacted_is_gone(client: Client, api: Api) -> None:
+    path = api.path("configmaps")
+    version = await version_of(client, path)
+    await make(client, api, "one")
+    await anyio.to_thread.run_sync(api.forget)
+    with pytest.raises(Gone):
+        await events_of(client, path, version, 1)
+
+
+async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, api: Api) -> None:
+    path = api.path("configmaps")
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
+        version = await version_of(client, path)
+        async with client.watch(path, Item, resource_version=version) as events:
+            proxy.cut()
+            with pytest.raises(KubeError, match="no answer to watch"):
+                await anext(events)
+
+
+async def test_a_read_survives_a_server_that_is_away_for_a_moment(target: Connection, api: Api) -> None:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as client,
+        anyio.create_task_group() as tasks,
+    ):
+        await make(client, api, "one")
+        proxy.cut(refuse=True)
+
+        async def mend() -> None:
+            await anyio.sleep(0.3)
+            proxy.mend()
+
+        tasks.start_soon(mend)
+        assert (await client.get(api.path("configmaps", "one"), Item)).metadata.name == "one"
+
+
+async def test_a_write_is_not_repeated(target: Connection, api: Api) -> None:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
+        await make(client, api, "one")
+        proxy.cut(refuse=True)
+        with pytest.raises(KubeError) as caught:
+            await make(client, api, "two")
+        assert caught.value.status == 0
+        assert client.requests.count["create"] == 2
+
+
+async def test_a_replace_of_an_old_version_is_a_conflict(client: Client, api: Api) -> None:
+    path = api.path("configmaps", "one")
+    await make(client, api, "one")
+    old = await client.get(path, dict[str, Any])
+    await client.replace(path, {**old, "data": {"k": "1"}})
+    with pytest.raises(Conflict) as caught:
+        await client.replace(path, {**old, "data": {"k": "2"}})
+    assert caught.value.reason == "Conflict"
+    assert (await client.get(path, Item)).data == {"k": "1"}
+
+
+async def test_a_merge_patch_of_an_old_version_is_a_conflict(client: Client, api: Api) -> None:
+    (made,) = await make(client, api, "one")
+    await client.merge_patch(api.path("configmaps", "one"), {"data": {"k": "1"}})
+    body = {"metadata": {"resourceVersion": made.metadata.resource_version}, "data": {"k": "2"}}
+    with pytest.raises(Conflict):
+        await client.merge_patch(api.path("configmaps", "one"), body)
+
+
+async def test_a_write_that_changes_nothing_makes_no_new_version(client: Client, api: Api) -> None:
+    path = api.path("configmaps", "one")
+    (made,) = await make(client, api, "one", a="b")
+    await client.merge_patch(path, {"metadata": {"labels": {"a": "b", "none": None}}})
+    assert (await client.get(path, Item)).metadata.resource_version == made.metadata.resource_version
+
+
+APPLIES: list[tuple[str, list[dict[str, Any]], bool]] = [
+    ("test that holds", [{"op": "test", "path": "/data/k", "value": "v"}], True),
+    ("test that does not", [{"op": "test", "path": "/data/k", "value": "w"}], False),
+    ("test of what is missing", [{"op": "test", "path": "/data/none", "value": "w"}], False),
+    ("null of what is missing", [{"op": "test", "path": "/data/none", "value": None}], True),
+    ("null of a missing parent", [{"op": "test", "path": "/metadata/labels", "value": None}], True),
+    ("null below a missing parent", [{"op": "test", "path": "/metadata/labels/a", "value": None}], False),
+    ("null of what is there", [{"op": "test", "path": "/data/k", "value": None}], False),
+    ("empty of an empty string", [{"op": "test", "path": "/data/empty", "value": ""}], True),
+    ("escaped path", [{"op": "test", "path": "/metadata/annotations/a.b~1c", "value": "x"}], True),
+    ("add", [{"op": "add", "path": "/data/new", "value": "1"}], True),
+    ("add below a missing parent", [{"op": "add", "path": "/metadata/labels/a", "value": "b"}], False),
+    ("replace", [{"op": "replace", "path": "/data/k", "value": "1"}], True),
+    ("replace of what is missing", [{"op": "replace", "path": "/data/none", "value": "1"}], True),
+    ("remove", [{"op": "remove", "path": "/data/k"}], True),
+    ("remove of what is missing", [{"op": "remove", "path": "/data/none"}], False),
+    ("move", [{"op": "move", "from": "/data/k", "path": "/data/moved"}], True),
+    ("copy", [{"op": "copy", "from": "/data/k", "path": "/data/copied"}], True),
+    ("unknown", [{"op": "put", "path": "/data/k", "value": "1"}], False),
+]
+
+
+@pytest.mark.parametrize(("operations", "applies"), [row[1:] for row in APPLIES], ids=[row[0] for row in APPLIES])
+async def test_a_json_patch_applies_whole_or_not_at_all(
+    client: Client, api: Api, operations: list[dict[str, Any]], applies: bool
+) -> None:
+    body = {"metadata": {"name": "one", "annotations": {"a.b/c": "x"}}, "data": {"k": "v", "empty": ""}}
+    await client.create(api.path("configmaps"), body)
+    path = api.path("configmaps", "one")
+    mark = {"op": "add", "path": "/data/mark", "value": "1"}
+    if applies:
+        await client.json_patch(path, [mark, *operations])
+    else:
+        with pytest.raises(PreconditionFailed) as caught:
+            await client.json_patch(path, [mark, *operations])
+        assert (caught.value.status, caught.value.reason) == (422, "Invalid")
+    assert ("mark" in (await client.get(path, Item)).data) == applies
+
+
+async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
+    (made,) = await make(client, api, "one")
+    path = api.path("configmaps", "one")
+    operations: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/uid", "value": made.metadata.uid},
+        {"op": "add", "path": "/data", "value": {"k": "v"}},
+    ]
+    await client.json_patch(path, operations)
+    await client.delete(path)
+    await make(client, api, "one")
+    with pytest.raises(PreconditionFailed):
+        await client.json_patch(path, operations)
+
+
+async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(client: Client, api: Api) -> None:
+    await make(client, api, "one")
+    operations = [{"op": "replace", "path": "/metadata/uid", "value": "another"}]
+    with pytest.raises(Invalid):
+        await client.json_patch(api.path("configmaps", "one"), operations)
+
+
+async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(client: Client, api: Api) -> None:
+    path = api.path("configmaps", "one")
+    body = {"metadata": {"name": "one", "finalizers": ["example.com/hold"]}}
+    await client.create(api.path("configmaps"), body)
+    await client.delete(path)
+    await client.get(path, Item)
+    await client.merge_patch(path, {"metadata": {"finalizers": None}})
+    with pytest.raises(NotFound):
+        await client.get(path, Item)
+
+
+async def test_a_delete_with_another_uid_is_a_conflict(client: Client, api: Api) -> None:
+    await make(client, api, "one")
+    with pytest.raises(Conflict):
+        await client.delete(api.path("configmaps", "one"), uid="another")
+
+
+async def test_a_fenced_client_does_not_send_when_the_right_is_gone(client: Client, api: Api) -> None:
+    right = True
+    fenced = client.fenced(lambda: right)
+    await make(fenced, api, "one")
+    right = False
+    with pytest.raises(Fenced):
+        await make(fenced, api, "two")
+    assert await listed(fenced, api.path("configmaps"), fieldSelector="metadata.name=two") == []
+    assert client.requests.count["create"] == 1
+
+
+async def test_requests_are_counted_by_verb(client: Client, api: Api) -> None:
+    path = api.path("configmaps")
+    await make(client, api, "one")
+    await client.get(f"{path}/one", Item)
+    await client.merge_patch(f"{path}/one", {"data": {"k": "v"}})
+    await client.delete(f"{path}/one")
+    assert client.requests.count == {"create": 1, "get": 1, "patch": 1, "delete": 1}
+    assert client.requests.bytes["patch"] == len(b'{"data":{"k":"v"}}')

@@ -1,0 +1,19 @@
+"""Whether a cluster serves a kind, and where."""
+
+from __future__ import annotations
+
+import pytest
+from preflight_e2e.plugin import ABSENT, Api
+from preflight_kube.client import Client
+from preflight_kube.discovery import served
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_kind_is_found_by_group_and_plural_name(client: Client, api: Api) -> None:
+    assert await served(client, "coordination.k8s.io", "leases") == "/apis/coordination.k8s.io/v1/leases"
+
+
+async def test_what_is_not_served_is_none(client: Client, api: Api) -> None:
+    assert await served(client, ABSENT.split("/")[0], "things") is None
+    assert await served(client, "coordination.k8s.io", "things") is None

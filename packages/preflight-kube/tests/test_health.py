@@ -1,0 +1,71 @@
+"""The plain port: it answers whatever is connected to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from preflight_kube import health
+from preflight_kube.health import HealthServer
+from prometheus_client import CollectorRegistry
+
+
+@pytest.fixture
+def server() -> Iterator[HealthServer]:
+    made = HealthServer("127.0.0.1", 0, CollectorRegistry(), lambda: "", lambda: "not yet")
+    yield made
+    made.close()
+
+
+def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, bytes]:
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        line.request(method, path)
+        answer = line.getresponse()
+        return answer.status, answer.read()
+    finally:
+        line.close()
+
+
+def test_probes_and_metrics_are_answered(server: HealthServer) -> None:
+    assert ask(server, "/healthz") == (200, b"ok\n")
+    assert ask(server, "/readyz?x=1") == (503, b"not yet\n")
+    assert ask(server, "/metrics")[0] == 200
+    assert ask(server, "/else")[0] == 404
+    assert ask(server, "/healthz", "POST")[0] == 405
+    assert ask(server, "/healthz", "HEAD") == (200, b"")
+
+
+def test_fifteen_hundred_idle_connections_take_neither_threads_nor_the_probes_answers(server: HealthServer) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(15):
+            for _ in range(100):
+                idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+                idle.send(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+            began = time.monotonic()
+            assert ask(server, "/healthz")[0] == 200
+            assert time.monotonic() - began < 5
+        assert threading.active_count() < 10
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n"])
+def test_who_does_not_go_on_is_cut_off(sent: bytes, server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line:
+        line.send(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert line.recv(100) == b""
+
+
+def test_a_header_without_end_is_cut_off(server: HealthServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line, contextlib.suppress(OSError):
+        line.sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(200):
+            line.sendall(b"x" * 65536)
+        pytest.fail("13 MB of one header were taken")
+    assert ask(server, "/healthz")[0] == 200

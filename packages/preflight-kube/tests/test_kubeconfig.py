@@ -1,0 +1,155 @@
+"""Kubeconfigs as kubectl reads them: several files, and users that a plug-in logs in."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_kube.credentials import EARLY, access
+from preflight_kube.kubeconfig import KubeconfigError, chosen, paths
+
+V1, V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"
+
+
+def document(
+    name: str, *, current: str | None = None, user: dict[str, Any] | None = None, **cluster: Any
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}", **cluster}}],
+        "users": [{"name": name, "user": user or {"token": name}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }
+    return {**made, "current-context": current} if current else made
+
+
+def test_the_first_file_that_names_something_decides_and_files_add_up() -> None:
+    first, second = document("a", user={"token": "first"}), document("a", current="b", user={"token": "second"})
+    third = document("b", current="a")
+    third["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    found = chosen([(Path("/1/c"), first), (Path("/2/c"), second), (Path("/3/c"), third)])
+    assert (found.cluster["server"], found.user["token"]) == ("https://b", "b")
+    assert found.cluster["certificate-authority"] == "/3/ca.crt"  # relative to the file that it stands in
+    again = chosen([(Path("/1/c"), first), (Path("/4/c"), document("a", current="a", user={"token": "late"}))])
+    assert again.user["token"] == "first"
+
+
+def test_an_empty_file_and_repeated_names_do_no_harm() -> None:
+    assert paths("/a:/b::/a", ":") == (Path("/a"), Path("/b"))
+    assert chosen([(Path("/e"), None), (Path("/c"), document("a", current="a"))]).cluster["server"] == "https://a"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "is no kubeconfig"),
+        ({}, "no current-context is set"),
+        ({"clusters": {}, "contexts": 5}, "contexts must be a list"),
+        ({"users": [{"user": {}}]}, "an entry of users is not a name with a user"),
+        (document("a", current="c"), 'current-context names "c", which is not among its contexts (a)'),
+        ({**document("a", current="a"), "clusters": []}, 'context a names "a", which is not among its clusters (none)'),
+        (document("a", current="a", server=""), "cluster a has no server"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(given: Any, says: str) -> None:
+    with pytest.raises(KubeconfigError, match=r".") as caught:
+        chosen([(Path("/c"), given)])
+    assert says in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def plugin(folder: Path, body: str, **more: Any) -> str:
+    """A kubeconfig whose user a script logs in; the path of it."""
+    script = folder / "log-in"
+    script.write_text(f"#!{sys.executable}\nimport json, os, sys\n{body}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    user = {"exec": {"apiVersion": V1, "command": "./log-in", "interactiveMode": "Never", **more}}
+    (folder / "config").write_text(json.dumps(document("a", current="a", user=user)))
+    return str(folder / "config")
+
+
+def answer(version: str = V1, **status: Any) -> str:
+    return f"print({json.dumps(json.dumps({'apiVersion': version, 'kind': 'ExecCredential', 'status': status}))})"
+
+
+@pytest.mark.parametrize("version", [V1, V1BETA1])
+def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(folder: Path, version: str) -> None:
+    end = datetime.now(UTC) + timedelta(hours=1)
+    config = plugin(
+        folder, answer(version, token="t", expirationTimestamp=end.strftime("%Y-%m-%dT%H:%M:%SZ")), apiVersion=version
+    )
+    found = access(config, json.loads, os.environ)
+    assert (found.token, found.plugin) == ("t", True)
+    assert found.expires is not None
+    assert end.timestamp() - 1 - EARLY <= found.expires <= end.timestamp() - EARLY
+
+
+def test_a_plug_in_is_told_what_the_protocol_says(folder: Path) -> None:
+    body = f"""
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+assert info["apiVersion"] == {V1!r} and info["kind"] == "ExecCredential" and info["spec"]["interactive"] is False
+assert info["spec"]["cluster"]["server"] == "https://a" and info["spec"]["cluster"]["config"] == {{"audience": "x"}}
+assert sys.argv[1:] == ["get-token"] and os.environ["REGION"] == "north" and sys.stdin.read() == ""
+{answer(token="told")}"""
+    config = plugin(
+        folder, body, args=["get-token"], env=[{"name": "REGION", "value": "north"}], provideClusterInfo=True
+    )
+    told = json.loads(Path(config).read_text())
+    told["clusters"][0]["cluster"]["extensions"] = [
+        {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
+    ]
+    Path(config).write_text(json.dumps(told))
+    assert access(config, json.loads, os.environ).token == "told"
+
+
+def test_what_a_plug_in_says_to_people_reaches_them(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    access(plugin(folder, f"print('open https://login', file=sys.stderr)\n{answer(token='t')}"), json.loads, os.environ)
+    assert capfd.readouterr() == ("", "open https://login\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "says"),
+    [
+        ("sys.exit(3)", {}, "ended with exit status 3; what it said stands above"),
+        ("print('log in first'); sys.exit(1)", {}, 'ended with exit status 1 and printed "log in first"'),
+        ("print('hello')", {}, 'printed no ExecCredential as JSON but "hello"'),
+        ("print('{}')", {}, "printed no ExecCredential"),
+        (answer(V1BETA1, token="t"), {}, f"answered in {V1BETA1}, and the kubeconfig says {V1}"),
+        (answer(), {}, "answered with neither a token nor a client certificate"),
+        (answer(clientCertificateData="c"), {}, "one of clientCertificateData and clientKeyData"),
+        (answer(token="t", expirationTimestamp="soon"), {}, 'expirationTimestamp "soon", which is no RFC 3339 time'),
+        (answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"), {}, "expired at 2001-01-01T00:00:00Z"),
+        ("", {"command": "no-such-plugin-anywhere"}, "no-such-plugin-anywhere is not on PATH; install it"),
+        ("", {"command": "no-such-plugin", "installHint": "Get it from us."}, "is not on PATH; Get it from us."),
+        ("", {"command": "./absent"}, "absent cannot be run (No such file or directory)"),
+        ("", {"command": ""}, "exec has no command"),
+        ("", {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, f"known are {V1} and {V1BETA1}"),
+        ("", {"interactiveMode": "Perhaps"}, "known are Never, IfAvailable, Always"),
+    ],
+)
+def test_what_goes_wrong_with_a_plug_in_is_one_sentence(
+    folder: Path, body: str, more: dict[str, Any], says: str
+) -> None:
+    config = plugin(folder, body, **more)
+    with pytest.raises(KubeconfigError, match=r".") as caught:
+        access(config, json.loads, os.environ)
+    said = str(caught.value)
+    assert said.startswith(f"{config} (KUBECONFIG): ")
+    assert (says in said, said.count("\n"), said[-1]) == (True, 0, "."), said
+
+
+def test_of_several_files_those_that_are_not_there_are_passed_over(folder: Path) -> None:
+    config = plugin(folder, answer(token="t"))
+    assert access(f"/nowhere{os.pathsep}{config}", json.loads, os.environ).token == "t"
+    for listed in ("/nowhere", f"/nowhere{os.pathsep}/neither"):
+        with pytest.raises(KubeconfigError, match="name a kubeconfig file"):
+            access(listed, json.loads, os.environ)

@@ -1,0 +1,325 @@
+"""Leader election, the same against the double and a real kube-apiserver."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from anyio.streams.text import TextReceiveStream
+from kube_world import config_map
+from preflight_e2e.plugin import Api
+from preflight_e2e.proxy import Proxy, proxied
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client, Fenced, NotFound
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership, lead
+
+pytestmark = pytest.mark.anyio
+
+DURATION, RETRY = 1.5, 0.2
+
+
+class Candidate:
+    """One candidate within this process, and what it lived through."""
+
+    def __init__(self, client: Client, api: Api, identity: str, duration: float = DURATION) -> None:
+        self.client, self.api, self.identity, self.duration = client, api, identity, duration
+        self.led: list[Leadership] = []
+        self.leads = False
+        self.scope = anyio.CancelScope()
+        self.finish = anyio.Event()
+
+    async def run(self) -> None:
+        with self.scope:
+            await lead(
+                self.client,
+                namespace=self.api.namespace,
+                name="leader",
+                identity=self.identity,
+                duration=self.duration,
+                retry=RETRY,
+                body=self.body,
+            )
+
+    async def body(self, leadership: Leadership) -> None:
+        self.led.append(leadership)
+        self.leads = True
+        try:
+            await self.finish.wait()
+        finally:
+            self.leads = False
+
+
+def lease_path(api: Api) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{api.namespace}/leases/leader"
+
+
+async def spec_of(client: Client, api: Api) -> dict[str, Any]:
+    spec: dict[str, Any] = (await client.get(lease_path(api), dict[str, Any]))["spec"]
+    return spec
+
+
+async def test_of_two_candidates_one_leads(client: Client, api: Api) -> None:
+    one, two = Candidate(client, api, "one"), Candidate(client, api, "two")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        tasks.start_soon(two.run)
+        await until(lambda: one.leads or two.leads, "a leader")
+        end = time.monotonic() + 2 * DURATION  # longer than a lease that were not renewed
+        while time.monotonic() < end:
+            assert one.leads != two.leads
+            await anyio.sleep(0.01)
+        assert len(one.led + two.led) == 1
+        assert (await spec_of(client, api))["leaseTransitions"] == 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_that_is_cancelled_hands_over_at_once(client: Client, api: Api) -> None:
+    one, two = Candidate(client, api, "one", duration=15), Candidate(client, api, "two", duration=15)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "the first leads")
+        tasks.start_soon(two.run)
+        await anyio.sleep(2 * RETRY)
+        one.scope.cancel()
+        started = time.monotonic()
+        await until(lambda: two.leads, "the second leads")
+        assert time.monotonic() - started < 5
+        assert not one.leads
+        assert not one.led[0].valid()
+        assert [leadership.epoch for leadership in one.led + two.led] == [1, 2]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_body_that_ends_releases_the_lease(client: Client, api: Api) -> None:
+    one = Candidate(client, api, "one")
+    one.finish.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await until(lambda: len(one.led) == 2, "it is a candidate again")
+        assert [leadership.epoch for leadership in one.led] == [1, 2]
+        assert not one.led[0].valid()
+        tasks.cancel_scope.cancel()
+    assert (await spec_of(client, api))["holderIdentity"] == ""
+
+
+async def test_what_the_body_raises_comes_out_after_the_release(client: Client, api: Api) -> None:
+    async def body(_: Leadership) -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(LookupError, match="a bug"):
+        await lead(client, namespace=api.namespace, name="leader", identity="one", body=body)
+    assert (await spec_of(client, api))["holderIdentity"] == ""
+
+
+async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
+    target: Connection, client: Client, api: Api
+) -> None:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as cut_off,
+        anyio.create_task_group() as tasks,
+    ):
+        one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "the first leads")
+        tasks.start_soon(two.run)
+        proxy.cut(refuse=True)
+        await until(lambda: not one.leads, "the body is cancelled")
+        assert not two.leads
+        await until(lambda: not one.led[0].valid(), "its right to write has ended")
+        await until(lambda: two.leads, "the second leads")
+        assert two.led[0].epoch == 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -> None:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as client,
+        anyio.create_task_group() as tasks,
+    ):
+        one = Candidate(client, api, "one")
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "it leads")
+        proxy.cut(refuse=True)
+        await until(lambda: not one.leads, "it was cancelled")
+        proxy.mend()
+        await until(lambda: one.leads, "it leads again")
+        assert [leadership.epoch for leadership in one.led] == [1, 2]
+        assert [leadership.valid() for leadership in one.led] == [False, True]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["taken", "deleted"])
+async def test_a_leader_whose_lease_is_lost_is_cancelled(client: Client, api: Api, how: str) -> None:
+    one = Candidate(client, api, "one", duration=15)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "it leads")
+        if how == "taken":
+            other = {"holderIdentity": "another", "leaseTransitions": 7}
+            await client.merge_patch(lease_path(api), {"spec": other})
+        else:
+            await client.delete(lease_path(api))
+        await until(lambda: not one.leads, "the body is cancelled")
+        await until(lambda: not one.led[0].valid(), "its right to write has ended")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
+    target: Connection, client: Client, api: Api
+) -> None:
+    async with (
+        proxied(target) as (proxy, through),
+        Client(through, agent="tests") as cut_off,
+        anyio.create_task_group() as tasks,
+    ):
+        one, two = Candidate(cut_off, api, "one"), Candidate(client, api, "two")
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "the first leads")
+        tasks.start_soon(two.run)
+        await anyio.sleep(2 * RETRY)  # the second has seen who leads
+        proxy.cut(refuse=True)
+        await client.delete(lease_path(api))
+        await until(lambda: two.leads, "the second leads")
+        assert not one.led[0].valid()
+        assert two.led[0].epoch > one.led[0].epoch
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(client: Client, api: Api) -> None:
+    one = Candidate(client, api, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "it leads")
+        await client.merge_patch(lease_path(api), {"metadata": {"labels": {"by": "hand"}}})
+        before = (await spec_of(client, api))["renewTime"]
+        await anyio.sleep(2 * DURATION)
+        assert len(one.led) == 1
+        assert one.led[0].valid()
+        lease = await client.get(lease_path(api), dict[str, Any])
+        assert lease["metadata"]["labels"] == {"by": "hand"}
+        assert lease["spec"]["renewTime"] > before
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_clock_of_another_machine_does_not_matter(client: Client, api: Api) -> None:
+    """A holder whose clock is years behind looks long expired to whoever compares clocks."""
+    old = "2001-01-01T00:00:00.000000Z"
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 2, "renewTime": old, "acquireTime": old}
+    await client.create(lease_path(api).rpartition("/")[0], {"metadata": {"name": "leader"}, "spec": spec})
+    one = Candidate(client, api, "one")
+    async with anyio.create_task_group() as tasks:
+        started = time.monotonic()
+        tasks.start_soon(one.run)
+        await until(lambda: one.leads, "it leads")
+        assert time.monotonic() - started >= 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(client: Client, api: Api) -> None:
+    async def body(leadership: Leadership) -> None:
+        assert leadership.valid()
+        time.sleep(DURATION + 0.1)
+        assert not leadership.valid()
+        with pytest.raises(Fenced):
+            await client.fenced(leadership.valid).create(api.path("configmaps"), config_map("late"))
+        raise LookupError("seen")
+
+    with pytest.raises(LookupError, match="seen"):
+        await lead(
+            client, namespace=api.namespace, name="leader", identity="one", duration=DURATION, retry=RETRY, body=body
+        )
+    with pytest.raises(NotFound):
+        await client.get(api.path("configmaps", "late"), dict[str, Any])
+
+
+async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(target: Connection, api: Api) -> None:
+    chance = random.Random(7)
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        candidates: list[tuple[Proxy, Candidate]] = []
+        for name in ("one", "two", "three"):
+            proxy, through = await stack.enter_async_context(proxied(target))
+            candidate = Candidate(
+                await stack.enter_async_context(Client(through, agent="tests")), api, name, duration=0.6
+            )
+            candidates.append((proxy, candidate))
+            tasks.start_soon(candidate.run)
+
+        async def disturb() -> None:
+            while True:
+                proxy, _ = chance.choice(candidates)
+                proxy.cut(refuse=chance.random() < 0.7)
+                await anyio.sleep(chance.uniform(0.05, 0.8))
+                proxy.mend()
+
+        def led() -> list[Leadership]:
+            return [leadership for _, candidate in candidates for leadership in candidate.led]
+
+        tasks.start_soon(disturb)
+        with anyio.fail_after(40):
+            while len(led()) < 6:
+                assert sum(leadership.valid() for leadership in led()) <= 1
+                await anyio.sleep(0.002)
+        epochs = [leadership.epoch for leadership in led()]
+        assert len(set(epochs)) == len(epochs)
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
+    """A candidate as a process of its own, and what it has said so far, by lines."""
+    script = Path(__file__).with_name("candidate.py")
+    command = [sys.executable, str(script), str(api.kubeconfig), api.namespace, identity, str(duration)]
+    said: list[str] = []
+
+    async def listen(stream: anyio.abc.ByteReceiveStream) -> None:
+        text = ""
+        async for part in TextReceiveStream(stream):
+            text += part
+            said[:] = text.split("\n")
+
+    async with await anyio.open_process(command, stderr=None) as started, anyio.create_task_group() as tasks:
+        assert started.stdout is not None
+        tasks.start_soon(listen, started.stdout)
+        try:
+            yield started, said
+        finally:
+            if started.returncode is None:
+                os.kill(started.pid, signal.SIGCONT)
+                started.kill()
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_leader_that_was_stopped_for_three_durations_writes_nothing(client: Client, api: Api) -> None:
+    marks, duration = api.path("configmaps", "marks"), 2.0
+    await client.create(api.path("configmaps"), config_map("marks", epoch="0"))
+    async with process(api, "one", duration) as (one, said_one):
+        await until(lambda: "leads 1" in said_one, "the first leads")
+        async with process(api, "two", duration) as (_, said_two):
+            one.send_signal(signal.SIGSTOP)
+            await until(lambda: "leads 2" in said_two, "the second leads")
+            await anyio.sleep(2 * duration)
+            version = (await client.get(marks, dict[str, Any]))["metadata"]["resourceVersion"]
+            params = {"fieldSelector": "metadata.name=marks"}
+            stream = client.watch(
+                api.path("configmaps"), dict[str, Any], resource_version=version, params=params, seconds=3
+            )
+            async with stream as events:
+                one.send_signal(signal.SIGCONT)
+                writers = [event.object["data"]["by"] async for event in events if event.object]
+            assert set(writers) == {"two"}
+            await until(lambda: "ends 1 False" in said_one, "the stopped one has ended")
+            assert (await client.get(marks, dict[str, Any]))["data"]["epoch"] == "2"
+            assert "leads 3" not in said_one + said_two

@@ -1,0 +1,188 @@
+"""The Reflector's behaviour, the same against the double and a real kube-apiserver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from kube_world import Changes, Kept, config_map, names
+from preflight_e2e.plugin import Api
+from preflight_e2e.proxy import proxied
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.reflector import Change, Reflector
+
+pytestmark = pytest.mark.anyio
+
+OURS = {"labelSelector": "ours=yes"}  # a real server puts objects of its own into each namespace
+
+
+class World:
+    """A test's config maps, written without detour, and a Reflector of them behind a proxy that can be cut."""
+
+    def __init__(self, api: Api, direct: Client, mirrored: Client) -> None:
+        self.api, self.direct, self.mirrored = api, direct, mirrored
+        self.path = api.path("configmaps")
+        self.changes = Changes()
+        self.reflector = self.reflect()
+
+    def reflect(self, **options: Any) -> Reflector[Kept]:
+        return Reflector(self.mirrored, self.path, Kept, params=OURS, on_change=self.changes, **options)
+
+    async def put(self, *wanted: str) -> None:
+        for name in wanted:
+            await self.direct.create(self.path, config_map(name, {"ours": "yes"}))
+
+    async def set(self, name: str, value: str) -> None:
+        await self.direct.merge_patch(f"{self.path}/{name}", {"data": {"k": value}})
+
+    async def remove(self, name: str) -> None:
+        await self.direct.delete(f"{self.path}/{name}")
+
+    def holds(self, *wanted: str) -> Callable[[], bool]:
+        return lambda: names(self.reflector.store.values()) == list(wanted)
+
+
+@pytest.fixture
+async def world(api: Api, client: Client) -> World:
+    return World(api, client, client)
+
+
+@asynccontextmanager
+async def running(reflector: Reflector[Kept]) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reflector.run)
+        await reflector.synced.wait()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_there_is_in_the_store_when_it_is_synced(world: World) -> None:
+    await world.put("a", "b", "c")
+    world.reflector = world.reflect(limit=2)
+    async with running(world.reflector):
+        assert world.holds("a", "b", "c")()
+        assert sorted(world.changes.seen) == [("added", "a"), ("added", "b"), ("added", "c")]
+
+
+async def test_each_later_change_is_told_once_and_in_order(world: World) -> None:
+    await world.put("a")
+    async with running(world.reflector):
+        await world.put("b")
+        await world.set("b", "1")
+        await world.remove("a")
+        await until(world.holds("b"), "the store follows")
+    assert world.changes.seen == [("added", "a"), ("added", "b"), ("modified", "b"), ("deleted", "a")]
+
+
+async def test_a_change_of_what_is_not_kept_is_not_told(world: World) -> None:
+    await world.put("a")
+    async with running(world.reflector):
+        await world.direct.merge_patch(f"{world.path}/a", {"metadata": {"annotations": {"beat": "1"}}})
+        await world.put("b")
+        await until(world.holds("a", "b"), "the store follows")
+    assert world.changes.seen == [("added", "a"), ("added", "b")]
+
+
+async def test_a_change_carries_the_state_before_it(world: World) -> None:
+    seen: list[Change[Kept]] = []
+    await world.put("a")
+    reflector = Reflector(world.mirrored, world.path, Kept, params=OURS, on_change=seen.append)
+    async with running(reflector):
+        await world.set("a", "1")
+        await world.remove("a")
+        await until(lambda: len(seen) == 3, "three changes")
+    assert [(c.before.data if c.before else None, c.object.data) for c in seen] == [
+        (None, {}),
+        ({}, {"k": "1"}),
+        ({"k": "1"}, {"k": "1"}),
+    ]
+
+
+async def test_an_object_created_anew_under_its_name_is_another_one(world: World) -> None:
+    await world.put("a")
+    async with running(world.reflector):
+        (old,) = world.reflector.store
+        await world.remove("a")
+        await world.put("a")
+        await until(lambda: len(world.changes.seen) == 3, "gone and back")
+        assert old not in world.reflector.store
+    assert world.changes.seen == [("added", "a"), ("deleted", "a"), ("added", "a")]
+
+
+async def test_watches_that_end_are_taken_up_where_they_ended(world: World) -> None:
+    world.reflector = world.reflect(watch_seconds=1)
+    async with running(world.reflector):
+        await until(lambda: world.mirrored.requests.count["watch"] >= 2, "a second watch")
+        await world.put("a")
+        await until(world.holds("a"), "the store follows")
+    assert world.mirrored.requests.count["list"] == 1
+
+
+async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, client: Client, target: Connection) -> None:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
+        world = World(api, client, mirrored)
+        await world.put("a", "b")
+        async with running(world.reflector):
+            await until(lambda: mirrored.requests.count["watch"], "the watch")
+            proxy.cut(refuse=True)
+            await world.put("c")
+            await world.remove("a")
+            await until(lambda: world.reflector.problem, "the cut is noticed")
+            proxy.mend()
+            await until(world.holds("b", "c"), "the store follows")
+            await until(lambda: world.reflector.problem is None, "all is well again")
+    assert mirrored.requests.count["list"] == 1
+    assert sorted(world.changes.seen[2:]) == [("added", "c"), ("deleted", "a")]
+
+
+async def test_a_version_that_has_grown_too_old_is_listed_again(api: Api, client: Client, target: Connection) -> None:
+    async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
+        world = World(api, client, mirrored)
+        await world.put("a", "b", "c")
+        async with running(world.reflector):
+            await until(lambda: mirrored.requests.count["watch"], "the watch")
+            proxy.cut(refuse=True)
+            await world.remove("a")
+            await world.set("b", "1")
+            await world.put("d")
+            await anyio.to_thread.run_sync(api.forget)
+            proxy.mend()
+            await until(world.holds("b", "c", "d"), "the store follows")
+            await world.put("e")
+            await until(world.holds("b", "c", "d", "e"), "the watch goes on")
+    assert mirrored.requests.count["list"] == 2
+    assert world.changes.seen[3] == ("deleted", "a")
+    assert sorted(world.changes.seen[4:]) == [("added", "d"), ("added", "e"), ("modified", "b")]
+
+
+async def test_an_api_group_that_is_absent_is_an_empty_collection(client: Client) -> None:
+    reflector = Reflector(client, "/apis/absent.example.com/v1/things", Kept, absent_retry=0.05)
+    async with running(reflector):
+        assert reflector.store == {}
+        await until(lambda: client.requests.count["list"] >= 3, "it is asked for again")
+
+
+async def test_an_object_that_a_listener_fails_over_is_passed_over_and_the_others_are_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def on_change(change: Change[Kept]) -> None:
+        if change.object.metadata.name == "b":
+            raise RuntimeError("not this one")
+        told.append(change.object.metadata.name)
+
+    await world.put("a", "b", "c")
+    reflector = Reflector(world.mirrored, world.path, Kept, params=OURS, on_change=on_change)
+    async with running(reflector):
+        await world.put("d")
+        await until(lambda: len(told) == 3, "the others are told")
+        assert names(reflector.store.values()) == ["a", "c", "d"]
+        assert len(reflector.unreadable) == 1
+    assert sorted(told) == ["a", "c", "d"]
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}

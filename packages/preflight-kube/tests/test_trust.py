@@ -1,0 +1,87 @@
+"""The cluster's authority is replaced while we run: as a ServiceAccount has it, and by a kubeconfig that names files."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+import trustme
+import yaml
+from kube_world import Item, names
+from preflight_e2e.simcluster import ApiDouble
+from preflight_e2e.waiting import until
+from preflight_kube import transport
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection, connection
+from preflight_kube.reflector import Reflector
+
+pytestmark = pytest.mark.anyio
+
+
+def serving(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+def as_service_account(folder: Path, double: ApiDouble) -> Connection:
+    (folder / "token").write_text("t")
+    environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(double.port)}
+    return connection(environ, folder)
+
+
+def by_kubeconfig(folder: Path, double: ApiDouble) -> Connection:
+    config = {
+        "clusters": [
+            {"name": "c", "cluster": {"server": double.url, "certificate-authority": str(folder / "ca.crt")}},
+        ],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return connection({"KUBECONFIG": str(folder / "kubeconfig")})
+
+
+@pytest.mark.parametrize("reach", [as_service_account, by_kubeconfig])
+async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
+    reach: Callable[[Path, ApiDouble], Connection], tmp_path: Path
+) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    old.cert_pem.write_to_path(tmp_path / "ca.crt")
+    with ApiDouble(tls=serving(old)) as double:
+        async with Client(reach(tmp_path, double), agent="tests") as client:
+            mirror = Reflector(client, "/api/v1/namespaces", Item, watch_seconds=1)
+            async with anyio.create_task_group() as group:
+                group.start_soon(mirror.run)
+                await until(lambda: client.mirrors.behind() == {"/api/v1/namespaces": 0.0}, "it follows")
+                double._tls = serving(new)
+                await anyio.to_thread.run_sync(double.restart)
+                await until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(mirror.problem), "it is not trusted")
+                with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):
+                    await client.get("/api/v1/namespaces/default", Item)
+                (tmp_path / "ca.crt").write_text("half writ")
+                with pytest.raises(KubeError):
+                    await client.get("/api/v1/namespaces/default", Item)
+                new.cert_pem.write_to_path(tmp_path / "ca.crt")
+                assert (await client.get("/api/v1/namespaces/default", Item)).metadata.name == "default"
+                double.within(lambda: double.create("namespaces", {"metadata": {"name": "later"}}))
+                await until(lambda: "later" in names(mirror.store.values()), "the mirror goes on")
+                group.cancel_scope.cancel()
+
+
+async def test_an_authority_that_is_trusted_no_longer_is_dropped_without_a_failure_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TRUST_AGE", 0.0)
+    old, new = trustme.CA(), trustme.CA()
+    old.cert_pem.write_to_path(tmp_path / "ca.crt")
+    with ApiDouble(tls=serving(old)) as double:
+        async with Client(as_service_account(tmp_path, double), agent="tests") as client:
+            await client.get("/api/v1/namespaces/default", Item)
+            new.cert_pem.write_to_path(tmp_path / "ca.crt")
+            with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get("/api/v1/namespaces/default", Item)

@@ -1,0 +1,240 @@
+"""The queue: each thing once, by one at a time, again when it has changed meanwhile; namespaces in turn, failures ever later."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+import pytest
+from preflight_e2e.waiting import until
+from preflight_kube import refusals
+from preflight_kube.client import Fenced, KubeError
+from preflight_kube.clock import Clock
+from preflight_kube.workqueue import Key, Queue
+
+pytestmark = pytest.mark.anyio
+
+
+def key(name: str, namespace: str = "ns") -> Key:
+    return namespace, name
+
+
+async def test_what_is_added_often_is_looked_at_once() -> None:
+    seen: list[str] = []
+    queue = Queue("uid")
+
+    async def look(one: Key) -> None:
+        seen.append(one[1])
+
+    async with anyio.create_task_group() as group:
+        for name in ("a", "b", "a", "a"):
+            queue.add(key(name))
+        for _ in range(3):
+            group.start_soon(queue.work, look)
+        await until(lambda: len(seen) == 2, "both")
+        queue.add(key("a"))  # wakes an idle one
+        await until(lambda: len(seen) == 3, "once more")
+        group.cancel_scope.cancel()
+    assert seen == ["a", "b", "a"]
+
+
+async def test_what_changes_while_it_is_looked_at_is_looked_at_again_and_never_by_two() -> None:
+    seen, at_once = 0, 0
+    queue = Queue("uid")
+
+    async def look(one: Key) -> None:
+        nonlocal seen, at_once
+        seen += 1
+        at_once += 1
+        assert at_once == 1
+        if seen == 1:
+            queue.add(one)
+        await anyio.sleep(0.01)
+        at_once -= 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(queue.work, look)
+        queue.add(key("a"))
+        await until(lambda: seen == 2 and not at_once, "twice")
+        group.cancel_scope.cancel()
+
+
+async def test_what_changes_while_it_rests_is_looked_at_after_its_rest_and_nobody_waits_for_it() -> None:
+    seen: list[tuple[str, float]] = []
+    queue = Queue("uid", lambda one: 0.2 if one[1] == "resting" else 0.0)
+
+    async def look(one: Key) -> None:
+        seen.append((one[1], anyio.current_time()))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        queue.add(key("resting"))
+        await until(lambda: seen, "a look")
+        queue.add(key("resting"))
+        queue.add(key("other"))
+        await until(lambda: len(seen) == 3, "three looks")
+        group.cancel_scope.cancel()
+    assert [name for name, _ in seen] == ["resting", "other", "resting"]
+    assert seen[2][1] - seen[0][1] >= 0.2
+
+
+async def test_a_look_that_asks_for_another_gets_it_though_all_else_is_busy() -> None:
+    seen: list[str] = []
+    queue = Queue("uid")
+
+    async def look(one: Key) -> float | None:
+        seen.append(one[1])
+        if one[1] == "long":
+            await anyio.sleep_forever()
+        return 0.02 if seen.count(one[1]) < 3 else None
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(queue.work, look)
+        queue.add(key("again"))
+        queue.add(key("long"))
+        await until(lambda: seen.count("again") == 3, "three looks")
+        group.cancel_scope.cancel()
+
+
+async def test_one_thing_of_a_namespace_is_second_whatever_another_namespace_has_waiting() -> None:
+    seen: list[Key] = []
+    queue = Queue("gang")
+
+    async def look(one: Key) -> None:
+        seen.append(one)
+
+    for number in range(3000):
+        queue.add(key(f"gang-{number}", "crowd"))
+    queue.add(key("gang", "victim"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        await until(lambda: ("victim", "gang") in seen, "the victim's turn")
+        group.cancel_scope.cancel()
+    assert seen.index(("victim", "gang")) == 1
+
+
+async def test_namespaces_take_turns_however_much_each_has_waiting() -> None:
+    seen: list[str] = []
+    queue = Queue("gang")
+
+    async def look(one: Key) -> None:
+        seen.append(one[0])
+
+    for namespace, things in (("a", 50), ("b", 3), ("c", 2)):
+        for number in range(things):
+            queue.add(key(str(number), namespace))
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        await until(lambda: len(seen) == 55, "all")
+        group.cancel_scope.cancel()
+    assert seen[:8] == ["a", "b", "c", "a", "b", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("crowds", [1, 2, 5, 12])
+async def test_looks_that_never_end_leave_workers_to_other_namespaces(crowds: int) -> None:
+    seen: list[Key] = []
+    queue = Queue("gang")
+
+    async def look(one: Key) -> None:
+        seen.append(one)
+        if one[0] != "victim":
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(48):
+            group.start_soon(queue.work, look)
+        for crowd in range(crowds):
+            for number in range(100):
+                queue.add(key(str(number), f"crowd-{crowd}"))
+        await until(lambda: len({one[0] for one in seen}) == crowds, "the crowds")
+        queue.add(key("gang", "victim"))
+        await until(lambda: ("victim", "gang") in seen, "the victim's turn")
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("workers", "alone"), [(1, 1), (3, 2), (24, 16), (48, 32)])
+async def test_a_namespace_alone_has_all_workers_but_those_kept_for_the_next_one(workers: int, alone: int) -> None:
+    seen: list[Key] = []
+    queue = Queue("gang")
+
+    async def look(one: Key) -> None:
+        seen.append(one)
+        await anyio.sleep_forever()
+
+    for number in range(100):
+        queue.add(key(str(number)))
+    async with anyio.create_task_group() as group:
+        for _ in range(workers):
+            group.start_soon(queue.work, look)
+        await until(lambda: len(seen) == alone, "all that it may have")
+        for _ in range(5):
+            await anyio.sleep(0)
+        group.cancel_scope.cancel()
+    assert len(seen) == alone
+
+
+@pytest.mark.parametrize(("error", "looks"), [(KubeError("no answer"), 2), (Fenced("over"), 1)])
+async def test_what_the_cluster_refuses_is_tried_again_unless_the_right_to_write_is_over(
+    error: KubeError, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "FIRST", 0.01)
+    seen: list[str] = []
+    queue = Queue("uid")
+
+    async def look(one: Key) -> None:
+        seen.append(one[1])
+        if len(seen) == 1:
+            raise error
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        queue.add(key("a"))
+        await until(lambda: seen, "one look")
+        if looks == 2:
+            await until(lambda: len(seen) == 2, "another one")
+        queue.add(key("b"))
+        await until(lambda: seen[-1] == "b", "the next thing")
+        group.cancel_scope.cancel()
+    assert seen == ["a"] * looks + ["b"]
+
+
+async def test_what_is_refused_for_good_is_looked_at_ten_times_at_most_in_its_first_five_minutes() -> None:
+    now = [0.0]
+    looks: list[float] = []
+    queue = Queue("uid", clock=Clock(lambda: now[0]))
+
+    async def look(one: Key) -> None:
+        if one[0] == "ns":
+            looks.append(now[0])
+            raise KubeError("refused", 403)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        queue.add(key("a"))
+        await until(lambda: looks, "the first look")
+        for _ in range(900):
+            now[0] += 1.0
+            queue.add(("clock", "ticks"))  # wakes the loop, which asks what time it is
+            for _ in range(3):
+                await anyio.sleep(0)
+        group.cancel_scope.cancel()
+    assert sum(at < 300 for at in looks) <= 10
+    pauses = [later - sooner for sooner, later in itertools.pairwise(looks)]
+    assert all(pause >= 60 for pause in pauses[6:])
+
+
+async def test_a_new_leader_finds_nothing_busy_that_the_last_one_left() -> None:
+    queue = Queue("uid", lambda _: 60.0)
+    seen: list[str] = []
+
+    async def look(one: Key) -> None:
+        seen.append(one[1])
+
+    for count in (1, 2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(queue.work, look)
+            queue.add(key("a"))
+            await until(lambda count=count: len(seen) == count, "a look")  # type: ignore[misc]
+            group.cancel_scope.cancel()
