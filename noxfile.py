@@ -249,7 +249,7 @@ def bench(session: nox.Session) -> None:
     if session.posargs[:1] in (["webhook"], ["admission"]):
         # As its image has it, for its memory is measured too: no other packages beside it, and bytecode made beforehand.
         folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-webhook"
-        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-webhook")]
+        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-webhook")]
         how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-webhook"]
         install(session, "uv", "sync", *how, *ours, into=folder)
         measured = ["--server", str(folder / "bin" / "preflight-webhook")]
@@ -273,7 +273,7 @@ def fuzz(session: nox.Session) -> None:
         if option not in session.posargs:
             # As its image has it: no other packages beside it.
             folder = Path(session.virtualenv.location).parent / "fuzz-components" / member
-            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", member)]
+            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
             how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", member]
             install(session, "uv", "sync", *how, *ours, into=folder)
             options += [option, str(folder / "bin" / member)]
