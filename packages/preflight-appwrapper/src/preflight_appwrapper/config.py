@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_proto import schema_errors
+from preflight_kube import schema_errors
 
 from . import document
 from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_proto import schema_errors
+from preflight_kube import schema_errors
 from preflight_proto.durations import parse_duration
 
 from . import names
