@@ -6,6 +6,7 @@ and no number of rounds is fixed in advance: so the product may be read at any t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from . import past
@@ -30,6 +31,12 @@ USUAL, WEIGHT = 0.8, 60
 """What is believed of it beforehand: so many bad ones of so many."""
 BUSY = 1e-2
 """How often a healthy node is busy for somebody else."""
+
+EXPLAINED = 2 / 3
+"""A node's fault slows it to itself as much as it slows its paths: a hairpin that lacks less than this part of what they lack, on a log scale,
+has not shown what slows them."""
+AS_SLOW = 0.5
+"""How many of the healthy hairpins that are bad by chance are as bad as the paths are, at most."""
 
 LOOK = "look at that port, its cable and the switch port at its other end"
 
@@ -107,13 +114,20 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
     ports = owned(state)
+    asked = len({row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]})
     return {
         one: _with_past(
             state,
             one,
             evidence,
             _score(
-                one, evidence, found, (known, close, noise), corrupted=one == corrupted, ports=ports.get(one, NOTHING)
+                one,
+                evidence,
+                found,
+                (known, close, noise),
+                asked=asked,
+                corrupted=one == corrupted,
+                ports=ports.get(one, NOTHING),
             ),
         )
         for one in {**dict.fromkeys(evidence.suspects), **dict.fromkeys(ports)}
@@ -150,10 +164,12 @@ def _score(
     found: Hairpins,
     known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
     *,
+    asked: int,
     corrupted: bool,
     ports: Own,
 ) -> Score:
-    """``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what they say themselves."""
+    """``asked``: of how many suspects hairpins were judged. ``corrupted``: its part of the gang's own sum was what was wrong there, which no
+    path or switch explains. ``ports``: what they say themselves."""
     seconds, close, noises = known
     against = evidence.against.get(one, [])
     rounds = {e.round for e in against}
@@ -165,7 +181,8 @@ def _score(
     partners = len({e.b if e.a == one else e.a for e in against})
     place = _place(one, evidence, seconds, close)
     path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
-    local = min(KIND, (1 / noise) ** (len(own) - 2 * fine)) if own else (0.1 if fine else 1.0)
+    explained = _explained(own, against)
+    local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
     sum_told = KIND if corrupted else 1.0
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
     nearly = sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY) if ports.told else 0
@@ -183,11 +200,33 @@ def _score(
     if local >= KIND:
         kinds.append("data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local")
     value = min(chance, path * local, spell)
-    settle = _settle(place, kinds, fine, own, spell) if everything or fine or not ports.told else ""
+    settle = (
+        _settle(place, kinds, fine, own, spell, explained=bool(explained))
+        if everything or fine or not ports.told
+        else ""
+    )
     if device > 1:
         settle = f"{LOOK}{f'; {settle}' if settle else ''}"
     told = ports.told if device > 1 else ""
     return Score(value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own))
+
+
+def _explained(own: list[Measured], against: list[Measured]) -> list[Measured]:
+    """Of an endpoint's bad hairpins those that are bad enough for what its paths lack. What hangs, breaks or is wrong is always."""
+    slow = sorted(e.gbps / e.reference for e in against if e.status is Status.OK and e.reference > 0)
+    if not against:
+        return own
+    lacks = math.log(max(slow[len(slow) // 2], 1e-6)) if slow else -math.inf
+    return [
+        row
+        for row in own
+        if row.status is not Status.OK or math.log(max(row.gbps / row.reference, 1e-6)) <= EXPLAINED * lacks
+    ]
+
+
+def _local(explained: list[Measured], fine: int, noise: float, asked: int) -> float:
+    """Where many are asked, chance has as many opportunities: one in so many of them is bad to itself twice and healthy."""
+    return min(KIND, (1 / (noise * AS_SLOW)) ** (len(explained) - 2 * fine) / max(1, asked))
 
 
 def _place(
@@ -204,13 +243,15 @@ def _place(
     return Place.SHARED if good_there else Place.ALONE if shape.labelled else by_latency
 
 
-def _settle(place: Place, kinds: list[str], fine: int, own: list[Measured], spell: float) -> str:
+def _settle(place: Place, kinds: list[str], fine: int, own: list[Measured], spell: float, *, explained: bool) -> str:
     if fine and not own:
         return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
     if place is Place.ALONE:
         return (
             "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
         )
+    if own and not explained:
+        return "it is slow to itself, but its paths are slower by far: look at its cable, its switch port and the path behind it"
     if not own:
         return "measure it to itself over its own NICs, beside a healthy node"
     if spell < FATAL:
