@@ -67,6 +67,28 @@ def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_n
     assert "look at its cable, its switch port and the path behind it" in path.reason
 
 
+@pytest.mark.parametrize(("to_itself", "blamed"), [(0.5, (2,)), (0.6, (2,)), (0.7, ())])
+def test_a_hairpin_that_lacks_less_than_two_thirds_of_what_the_paths_lack_blames_nobody(
+    to_itself: float, blamed: tuple[int, ...]
+) -> None:
+    """On a log scale; the paths are at half of normal."""
+    verdict, _ = localised(gang(8), bad(2, to_itself))
+    assert (verdict.fatal_for, verdict.named) == (blamed, (2,))
+    assert ("its paths are slower by far" in verdict.reason) is not bool(blamed)
+
+
+@pytest.mark.parametrize(("slow", "blamed"), [(2, (0,)), (14, ())])
+def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance(slow: int, blamed: tuple[int, ...]) -> None:
+    def answer(probe: Probe, _: Round) -> Result:
+        if probe.role is Role.HAIRPIN:
+            return ok(0.5 if probe.members == (0,) else 1.0)
+        return ok(0.5 if min(probe.members) < slow else 1.0)
+
+    verdict, _ = localised(gang(200), answer)
+    assert verdict.fatal_for == blamed
+    assert 0 in verdict.named
+
+
 def test_the_only_node_behind_its_switch_is_named_even_where_it_is_slow_to_itself() -> None:
     state = gang(9, lambda i: "far" if i == 4 else f"leaf-{i % 2}")
     verdict, _ = localised(state, bad(4))
