@@ -77,16 +77,17 @@ def test_a_hairpin_that_lacks_less_than_two_thirds_of_what_the_paths_lack_blames
     assert ("its paths are slower by far" in verdict.reason) is not bool(blamed)
 
 
-@pytest.mark.parametrize(("slow", "blamed"), [(2, (0,)), (14, ())])
-def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance(slow: int, blamed: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("slow", "themselves", "blamed"), [(2, 1, 1), (14, 1, 0), (14, 14, 14)])
+def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance_and_not_all(
+    slow: int, themselves: int, blamed: int
+) -> None:
     def answer(probe: Probe, _: Round) -> Result:
-        if probe.role is Role.HAIRPIN:
-            return ok(0.5 if probe.members == (0,) else 1.0)
-        return ok(0.5 if min(probe.members) < slow else 1.0)
+        one = min(probe.members)
+        return ok(0.5 if one < (themselves if probe.role is Role.HAIRPIN else slow) else 1.0)
 
-    verdict, _ = localised(gang(200), answer)
-    assert verdict.fatal_for == blamed
-    assert 0 in verdict.named
+    verdict, _ = localised(gang(200, lambda i: f"leaf-{i % 10}"), answer)
+    assert verdict.fatal_for == tuple(range(blamed))
+    assert set(range(themselves)) <= set(verdict.named)
 
 
 def test_the_only_node_behind_its_switch_is_named_even_where_it_is_slow_to_itself() -> None:

@@ -114,7 +114,11 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
     ports = owned(state)
-    asked = len({row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]})
+    asked = {row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]}
+    times = {
+        one: len(_explained(found.bad.get(one, []), evidence.against.get(one, []))) - 2 * len(found.good.get(one, []))
+        for one in asked
+    }
     return {
         one: _with_past(
             state,
@@ -125,7 +129,7 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
                 evidence,
                 found,
                 (known, close, noise),
-                asked=asked,
+                asked=len(asked) / sum(1 for often in times.values() if often >= times[one]) if one in asked else 1.0,
                 corrupted=one == corrupted,
                 ports=ports.get(one, NOTHING),
             ),
@@ -164,11 +168,11 @@ def _score(
     found: Hairpins,
     known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
     *,
-    asked: int,
+    asked: float,
     corrupted: bool,
     ports: Own,
 ) -> Score:
-    """``asked``: of how many suspects hairpins were judged. ``corrupted``: its part of the gang's own sum was what was wrong there, which no
+    """``asked``: how many suspects' hairpins were judged for each that is as bad to itself. ``corrupted``: its part of the gang's own sum was what was wrong there, which no
     path or switch explains. ``ports``: what they say themselves."""
     seconds, close, noises = known
     against = evidence.against.get(one, [])
@@ -224,9 +228,9 @@ def _explained(own: list[Measured], against: list[Measured]) -> list[Measured]:
     ]
 
 
-def _local(explained: list[Measured], fine: int, noise: float, asked: int) -> float:
-    """Where many are asked, chance has as many opportunities: one in so many of them is bad to itself twice and healthy."""
-    return min(KIND, (1 / (noise * AS_SLOW)) ** (len(explained) - 2 * fine) / max(1, asked))
+def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:
+    """Where many are asked, chance has as many opportunities; but it does not make most of them bad to themselves (Benjamini and Hochberg, 1995)."""
+    return min(KIND, (1 / (noise * AS_SLOW)) ** (len(explained) - 2 * fine) / asked)
 
 
 def _place(
