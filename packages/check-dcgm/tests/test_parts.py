@@ -46,7 +46,8 @@ def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
     started = time.process_time()
     with pytest.raises(Unreadable):
         parse(output)
-    assert time.process_time() - started < 3  # it is some hundredths; a walk for each beginning takes minutes
+    # Some milliseconds, of whole objects some hundredths of a second; a walk for each beginning takes minutes.
+    assert time.process_time() - started < (0.1 if output == "{" * 300_000 else 3)
 
 
 def test_a_document_is_found_behind_hostile_output() -> None:
