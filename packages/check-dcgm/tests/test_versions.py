@@ -296,7 +296,8 @@ def cases(draw: st.DrawFn) -> tuple[str, int, list[Fault], list[Skip], list[tupl
     ]
     skips = [Skip(test, gpu) for test, gpu in draw(st.lists(st.tuples(tests, gpus), max_size=1))]
     absent = draw(st.lists(st.tuples(tests, gpus), max_size=1))
-    return version, level, faults, skips, absent
+    # What is not among the results is not repeated by the summary either.
+    return version, level, [f for f in faults if (f.test, f.gpu) not in absent], skips, absent
 
 
 HARDWARE_BY_LEVEL = {1: [], 2: ["memory", "pcie"]}
