@@ -188,6 +188,10 @@ def test_a_busy_engine_is_waited_for(go: Go, tmp_path: Path) -> None:
     assert any("waiting" in line for line in ran.lines)
 
 
+def test_patience_that_is_shorter_than_the_pause_between_two_looks_is_used_up_all_the_same(go: Go) -> None:
+    assert go({"answers": [(217, "Error: already running"), GOOD]}, DCGM_QUEUE_TIMEOUT="1s").result.code == "OK"
+
+
 @pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("", 0), ("block", 1)])
 def test_an_engine_that_stays_busy_is_inconclusive(
     go: Go, connector: FakeConnector, on_inconclusive: str, exit_code: int

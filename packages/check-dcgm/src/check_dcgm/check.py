@@ -239,8 +239,8 @@ async def _diagnose(
             continue
         if done.returncode not in hostengine.BUSY:
             return engine, done
-        pause = random.uniform(*PAUSE)  # noqa: S311 (jitter)
-        if anyio.current_time() + pause > give_up:
+        left = give_up - anyio.current_time()
+        if left <= 0:
             raise Inconclusive(
                 "ENGINE_BUSY",
                 f"hostengine {engine.address} was busy with another diagnostic for {format_duration(patience)}; raise DCGM_QUEUE_TIMEOUT to wait longer.",
@@ -248,7 +248,7 @@ async def _diagnose(
         if not waiting:
             run.progress(f"the engine is busy with another diagnostic; waiting for up to {format_duration(patience)}")
             waiting = True
-        await anyio.sleep(pause)
+        await anyio.sleep(min(random.uniform(*PAUSE), left))  # noqa: S311 (jitter)
 
 
 def _runs(engine: hostengine.Engine, level: int, ours: Sequence[str], allowed: float) -> str:

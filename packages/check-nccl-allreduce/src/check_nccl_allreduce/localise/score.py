@@ -230,7 +230,8 @@ def _explained(own: list[Measured], against: list[Measured]) -> list[Measured]:
 
 def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:
     """Where many are asked, chance has as many opportunities; but it does not make most of them bad to themselves (Benjamini and Hochberg, 1995)."""
-    return min(KIND, (1 / (noise * AS_SLOW)) ** (len(explained) - 2 * fine) / asked)
+    often = len(explained) - 2 * fine
+    return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
 
 
 def _place(
