@@ -6,7 +6,7 @@ and no number of rounds is fixed in advance: so the product may be read at any t
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from . import past
@@ -115,10 +115,9 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
     corrupted = state.gang.corrupted if state.gang is not None else -1
     ports = owned(state)
     asked = {row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]}
-    times = {
-        one: len(_explained(found.bad.get(one, []), evidence.against.get(one, []))) - 2 * len(found.good.get(one, []))
-        for one in asked
-    }
+    explained = {one: _explained(one, evidence, found) for one in {*evidence.suspects, *ports, *asked}}
+    often = {one: len(rows) - 2 * len(found.good.get(one, [])) for one, rows in explained.items()}
+    ranked = sorted(often[one] for one in asked)
     return {
         one: _with_past(
             state,
@@ -129,7 +128,8 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
                 evidence,
                 found,
                 (known, close, noise),
-                asked=len(asked) / sum(1 for often in times.values() if often >= times[one]) if one in asked else 1.0,
+                explained=explained[one],
+                asked=len(asked) / (len(asked) - bisect_left(ranked, often[one])) if one in asked else 1.0,
                 corrupted=one == corrupted,
                 ports=ports.get(one, NOTHING),
             ),
@@ -168,12 +168,14 @@ def _score(
     found: Hairpins,
     known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
     *,
+    explained: list[Measured],
     asked: float,
     corrupted: bool,
     ports: Own,
 ) -> Score:
-    """``asked``: how many suspects' hairpins were judged for each that is as bad to itself. ``corrupted``: its part of the gang's own sum was what was wrong there, which no
-    path or switch explains. ``ports``: what they say themselves."""
+    """``explained``: its bad hairpins that are bad enough for its paths. ``asked``: how many suspects' hairpins were judged for each that is
+    as bad to itself. ``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what
+    they say themselves."""
     seconds, close, noises = known
     against = evidence.against.get(one, [])
     rounds = {e.round for e in against}
@@ -185,7 +187,6 @@ def _score(
     partners = len({e.b if e.a == one else e.a for e in against})
     place = _place(one, evidence, seconds, close)
     path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
-    explained = _explained(own, against)
     local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
     sum_told = KIND if corrupted else 1.0
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
@@ -215,17 +216,13 @@ def _score(
     return Score(value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own))
 
 
-def _explained(own: list[Measured], against: list[Measured]) -> list[Measured]:
+def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
     """Of an endpoint's bad hairpins those that are bad enough for what its paths lack. What hangs, breaks or is wrong is always."""
-    slow = sorted(e.gbps / e.reference for e in against if e.status is Status.OK and e.reference > 0)
-    if not against:
+    own, against = found.bad.get(one, []), evidence.against.get(one, [])
+    if not own or not against:
         return own
-    lacks = math.log(max(slow[len(slow) // 2], 1e-6)) if slow else -math.inf
-    return [
-        row
-        for row in own
-        if row.status is not Status.OK or math.log(max(row.gbps / row.reference, 1e-6)) <= EXPLAINED * lacks
-    ]
+    enough = max(evidence.share(against), 1e-6) ** EXPLAINED
+    return [row for row in own if row.status is not Status.OK or row.gbps / row.reference <= enough]
 
 
 def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:
