@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import nox
 from nox.command import CommandFailed
@@ -24,7 +25,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "test"]
 
 
-def _members() -> dict[str, tuple[str, dict[str, bool | str]]]:
+def _members() -> dict[str, tuple[str, dict[str, Any]]]:
     """By name: each member's folder, and what its own pyproject.toml says of it under [tool.preflight]."""
     found = {}
     for path in (
@@ -42,6 +43,8 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
+GENERATED = tuple((folder, said["generated"]) for folder, said in _members().values() if "generated" in said)
+"""Whose codegen.py makes which files and folders."""
 
 
 def sync(session: nox.Session, *args: str) -> None:
@@ -112,22 +115,20 @@ def layers(session: nox.Session) -> None:
 def codegen(session: nox.Session) -> None:
     """Generated files are what their generators make (run it to regenerate them)."""
     sync(session, "--all-packages", "--group", "codegen")
-    session.run("python", "packages/preflight-proto/codegen.py")
+    for folder, _ in GENERATED:
+        session.run("python", f"{folder}/codegen.py")
     session.run("python", "packages/preflight-proto/nccl_topologies.py")
-    session.run("python", "packages/preflight-computedomain/codegen.py")
     session.run("python", "packages/preflight-proto/settings_schemas.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
     generated = [
-        "packages/preflight-proto/src/preflight_proto/_generated",
+        *(place for _, places in GENERATED for place in places),
         "packages/preflight-proto/nccl-topologies",
-        "packages/preflight-computedomain/src/preflight_computedomain/_generated",
         "packages/preflight-proto/src/preflight_proto/settings/*.json",
         "charts/preflight/values.schema.json",
-        "charts/preflight/charts/preflight-injector/values.schema.json",
-        "charts/preflight/charts/preflight-gang/values.schema.json",
-        "charts/preflight/charts/preflight-gang/generated",
+        "charts/preflight/charts/*/values.schema.json",
+        "charts/preflight/charts/*/generated/*",
         "e2e/matrix/schema.json",
         "builder.txt",
     ]

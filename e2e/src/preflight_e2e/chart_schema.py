@@ -1,5 +1,5 @@
-"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds. And the gang
-chart's definition of PreflightConfig, as the controller says it.
+"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds. And the
+charts' custom resource definitions, as the programs print them.
 
     python -m preflight_e2e.chart_schema       # asks the services, which must be on PATH
 
@@ -21,15 +21,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight_e2e.helm import CHARTS, GANG, INJECTOR, UMBRELLA
+from preflight_e2e.helm import CHARTS, GANG, INJECTOR, PARTS, UMBRELLA
 
 SERVICES: dict[Path, tuple[str, ...]] = {
     INJECTOR: ("preflight-webhook", "schema"),
     GANG: ("preflight-gang", "schema"),
+    **{
+        PARTS / name: (name, "schema")
+        for name in (
+            "preflight-appwrapper",
+            "preflight-computedomain",
+            "preflight-gpu-scheduler",
+            "preflight-mnnvl",
+        )
+        if (PARTS / name).is_dir()
+    },
 }
 """What to ask for the schema of the configuration that a chart's values hold."""
 
-CRD = GANG / "generated" / "preflightconfigs.yaml"
+DEFINITIONS: dict[Path, tuple[str, ...]] = {
+    GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
+}
+"""Each chart's file of custom resource definitions, and what prints it."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
@@ -147,8 +160,9 @@ def main() -> int:
             parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
             _write(chart, parts[chart.name])
         _write(UMBRELLA, umbrella(parts))
-        CRD.parent.mkdir(exist_ok=True)
-        CRD.write_bytes(b"# What `preflight-gang crd` prints. Do not edit.\n" + said("preflight-gang", "crd"))
+        for file, command in DEFINITIONS.items():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(f"# What `{' '.join(command)}` prints. Do not edit.\n".encode() + said(*command))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2

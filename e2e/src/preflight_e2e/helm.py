@@ -15,8 +15,9 @@ from helm_python import Chart, Config, HelmError, lint
 
 CHARTS = Path(__file__).resolve().parents[3] / "charts"
 UMBRELLA = CHARTS / "preflight"
-INJECTOR = UMBRELLA / "charts" / "preflight-injector"
-GANG = UMBRELLA / "charts" / "preflight-gang"
+PARTS = UMBRELLA / "charts"
+INJECTOR = PARTS / "preflight-injector"
+GANG = PARTS / "preflight-gang"
 
 Values = dict[str, Any]
 Object = dict[str, Any]
