@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import tomllib
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "test"]
+nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-party", "test"]
 
 
 def _members() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -159,6 +161,49 @@ def test(session: nox.Session, member: str) -> None:
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
     workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
     run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *session.posargs)
+
+
+@nox.session(name="third-party", reuse_venv=False)
+def third_party(session: nox.Session) -> None:
+    """What others build checks on: preflight-proto's wheel, alone in an empty environment, runs the manual's samples."""
+    folder = Path(session.virtualenv.location) / "made"
+    session.run_install(
+        "uv", "build", "--quiet", "--wheel", "--package", "preflight-proto", "--out-dir", f"{folder}/dist"
+    )
+    [wheel] = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [
+            archive.read(name).decode() for name in archive.namelist() if name.endswith(".dist-info/METADATA")
+        ]
+    needs = {
+        found.lower().replace("_", "-") for found in re.findall(r"^Requires-Dist: ([\w.-]+)", metadata, re.MULTILINE)
+    }
+    if ours := sorted(needs & set(MEMBERS)):
+        session.error(
+            f"{wheel.name}: it needs {', '.join(ours)}, which nobody outside has; preflight-proto stands alone."
+        )
+    pins = folder / "pins.txt"
+    locked = ["--frozen", "--no-hashes", "--no-emit-workspace", "--package", "preflight-proto", "--group", "test"]
+    session.run_install("uv", "export", "--quiet", *locked, "--output-file", str(pins))
+    python = str(Path(session.virtualenv.location) / "bin/python")
+    alone = [f"{wheel}[check]", "pytest", "pytest-timeout"]
+    session.run_install(
+        "uv",
+        "pip",
+        "install",
+        "--python",
+        python,
+        "--constraint",
+        str(pins),
+        "--reinstall-package",
+        "preflight-proto",
+        *alone,
+    )
+    probe = "import importlib.metadata as m; print(*(one.name.lower().replace('_', '-') for one in m.distributions()))"
+    found = str(session.run(python, "-c", probe, silent=True, env=without_pythonpath())).split()
+    if beside := sorted(set(found) & set(MEMBERS) - {"preflight-proto"}):
+        session.error(f"the environment has {', '.join(beside)} too, so the wheel was not tried alone.")
+    session.run("pytest", "packages/preflight-proto/tests/test_own_check.py", env=without_pythonpath())
 
 
 @nox.session
