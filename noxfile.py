@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,16 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
+TORCHES = ("2.6", "2.13")
+"""The oldest torch that an image may bring, Debian's, and the newest, the lock's."""
 GENERATED = tuple((folder, said["generated"]) for folder, said in _members().values() if "generated" in said)
 """Whose codegen.py makes which files and folders."""
 
 
 def sync(session: nox.Session, *args: str) -> None:
     """Make the session's environment exactly what uv.lock says for `args`."""
-    install(session, "uv", "sync", "--frozen", *args, into=Path(session.virtualenv.location))
+    environment = Path(session.virtualenv.location)
+    install(session, "uv", "sync", "--frozen", "--python", f"{environment}/bin/python", *args, into=environment)
 
 
 def install(session: nox.Session, *command: str, into: Path) -> None:
@@ -148,9 +152,80 @@ def lock(session: nox.Session) -> None:
 @nox.parametrize("member", ["workspace", *MEMBERS], ids=["workspace", *MEMBERS])
 def test(session: nox.Session, member: str) -> None:
     """Unit and component tests, each member in an environment of its own (`-- ARGS` go to pytest)."""
+    tests_of(session, member, "-m", "not links", *session.posargs)
+
+
+@nox.session(name="test-313", python="3.13")
+@nox.parametrize("member", list(MEMBERS), ids=list(MEMBERS))
+def test_313(session: nox.Session, member: str) -> None:
+    """The same on Python 3.13, the newest interpreter of images (`-- ARGS` go to pytest)."""
+    tests_of(session, member, "-m", "not links", *session.posargs)
+
+
+@nox.session
+def links(session: nox.Session) -> None:
+    """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`-- ARGS` go to pytest)."""
+    tests_of(session, "check-nccl-allreduce", "-m", "links", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("torch", TORCHES, ids=["oldest", "newest"])
+def gloo(session: nox.Session, torch: str) -> None:
+    """All-reduce's gangs of real ranks, with the oldest and the newest torch that an image may bring (`-- ARGS` go to pytest)."""
+    sync(session, "--inexact", "--package", "check-nccl-allreduce", "--group", "test")  # torch, once added, stays
+    add_torch(session, Path(session.virtualenv.location), torch)
+    run_tests(
+        session, "packages/check-nccl-allreduce/tests", "-m", "not links", "-k", "gang or measure", *session.posargs
+    )
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """In a minute: lint, and of each member that changed its tests, nearest to the change first (`-- BASE`, else the merge base)."""
+    start = time.monotonic()
+    lint(session)
+    changed = changed_files(session, *session.posargs[:1])
+    members = [name for name, folder in MEMBERS.items() if any(path.startswith(f"{folder}/") for path in changed)]
+    if any(path.startswith(("tests/", "docs/", "packages/", "charts/")) or "/" not in path for path in changed):
+        members.append("workspace")
+    session.log(f"changed: {len(changed)} files, of {', '.join(members) or 'no member'}")
+    environments = Path(session.virtualenv.location).parent
+    for number, member in enumerate(members):
+        environment = environments / f"test-{member}"
+        if not (environment / "bin/pytest").exists():
+            session.warn(
+                f"{member}: not tested, for it has no environment yet; run nox -s 'test({member})' --install-only once."
+            )
+            continue
+        left = max(5.0, (55 - (time.monotonic() - start)) / (len(members) - number))
+        folder = "tests" if member == "workspace" else f"{MEMBERS[member]}/tests"
+        ignored = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
+        words = ["-q", "-m", "not links", "--seconds", f"{left:.0f}", "--changed", ",".join(changed), *ignored, folder]
+        session.run(str(environment / "bin/pytest"), *words, external=True, success_codes=[0, 5])
+
+
+def changed_files(session: nox.Session, base: str | None = None) -> list[str]:
+    """What differs from the merge base with ``base`` (origin's main branch, else main), committed or not; what is new too."""
+
+    def git(*words: str) -> list[str]:
+        return str(session.run("git", *words, external=True, silent=True, log=False)).splitlines()
+
+    known = git("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes/origin")
+    for name in (
+        [base] if base else [name for name in ("origin/main", "main", "origin/master", "master") if name in known]
+    ):
+        against = git("merge-base", name, "HEAD")[0]
+        break
+    else:
+        against = "HEAD"
+    return sorted({*git("diff", "--name-only", against), *git("ls-files", "--others", "--exclude-standard")})
+
+
+def tests_of(session: nox.Session, member: str, *args: str) -> None:
+    """A member's tests in the session's environment, made as the lock says."""
     if member == "workspace":
         sync(session, "--only-group", "test")
-        run_tests(session, "tests", *session.posargs)
+        run_tests(session, "tests", *args)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
     if member == "check-nccl-allreduce":
@@ -160,7 +235,7 @@ def test(session: nox.Session, member: str) -> None:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
     workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
-    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *session.posargs)
+    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *args)
 
 
 @nox.session(name="third-party", reuse_venv=False)
@@ -250,7 +325,7 @@ def demo(session: nox.Session) -> None:
     session.run("python", "-m", "preflight_e2e.demo", *options, interrupt_timeout=30, terminate_timeout=30)
 
 
-def add_torch(session: nox.Session, environment: Path) -> None:
+def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1]) -> None:
     """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the lock's. Says which, and how large."""
     probe = "import importlib.metadata as m; print(m.version('torch'), m.version('numpy'))"
     there = session.run_install(
@@ -259,10 +334,10 @@ def add_torch(session: nox.Session, environment: Path) -> None:
     if there and "Traceback" not in there:
         session.log(f"torch {there.split()[0]} is there already")
         return
-    needs = ["torch==2.13.*", "numpy>=2,<3"]
+    needs = [f"torch=={release}.*", "numpy>=2,<3"]
     pip = ["uv", "pip", "install", "--python", str(environment)]
     folders = [Path(place) for place in os.environ.get("PIP_FIND_LINKS", "").split() if Path(place).is_dir()]
-    wheels = [wheel for folder in folders for wheel in sorted(folder.glob("torch-*.whl"))]
+    wheels = [wheel for folder in folders for wheel in sorted(folder.glob(f"torch-{release}.*.whl"))]
     choices = [
         (f"{wheel} of PIP_FIND_LINKS, {wheel.stat().st_size / 1e6:.0f} MB", [str(wheel), needs[1]]) for wheel in wheels
     ]
@@ -276,6 +351,10 @@ def add_torch(session: nox.Session, environment: Path) -> None:
             session.log(f"torch: {what}")
             session.run_install(*pip, *words)
             return
+    if release != TORCHES[-1]:
+        session.error(
+            f"torch {release}: no wheel in PIP_FIND_LINKS, and the index of CPU builds does not answer or has none."
+        )
     session.log(
         "torch: the lock's, with CUDA, 2.8 GB to download unless uv has it (no wheel in PIP_FIND_LINKS, and the index of CPU builds does not answer)"
     )

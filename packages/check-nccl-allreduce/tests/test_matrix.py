@@ -71,12 +71,14 @@ def measured(
     return end_of
 
 
+@pytest.mark.links
 @needs_torch
 @pytest.mark.parametrize("row", [row for row in MINE if not row.on_links], ids=lambda row: row.id)
 def test_a_fault_ends_as_its_row_says(row: Fault, loopback: dict[str, Future[None]]) -> None:
     loopback[row.id].result()
 
 
+@pytest.mark.links
 @needs_torch
 @needs_links
 @pytest.mark.parametrize("row", [row for row in MINE if row.on_links], ids=lambda row: row.id)

@@ -1,0 +1,79 @@
+"""What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, and a note of what is skipped, for the gate.
+
+Quick runs the tests nearest to a change first, and as many as a patience allows.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+SKIPPED = "PREFLIGHT_SKIPPED"
+"""Variable: the file to which each skipped test is written, with its reason."""
+LEFT_OUT = pytest.StashKey[list[str]]()
+ENDS = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("a quick look")
+    group.addoption("--changed", default="", metavar="FILE,FILE", help="run first what is nearest to these files")
+    group.addoption(
+        "--seconds", type=float, metavar="N", help="begin no test after N seconds; say how many are left out"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = []
+    if config.option.seconds is not None:
+        config.stash[ENDS] = time.monotonic() + config.option.seconds
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    changed = [path for path in config.option.changed.split(",") if path]
+    if changed:
+        items.sort(key=lambda item: distance(item.path, config.rootpath, changed))
+
+
+def distance(test: Path, root: Path, changed: list[str]) -> int:
+    """0: the test's file changed; 1: it imports a module that did; 2: neither."""
+    if str(test.relative_to(root)) in changed:
+        return 0
+    modules = {Path(path).with_suffix("").as_posix().partition("/src/")[2].replace("/", ".") for path in changed}
+    return 1 if imported(test) & (modules - {""}) else 2
+
+
+@lru_cache
+def imported(test: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(test.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if ENDS in item.config.stash and time.monotonic() > item.config.stash[ENDS]:
+        item.config.stash[LEFT_OUT].append(item.nodeid)
+        pytest.skip("the time of a quick look is over")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash[LEFT_OUT]:
+        terminalreporter.write_line(f"left out for want of time: {len(left_out)} tests; nox -s test runs them all")
+    noted = os.environ.get(SKIPPED)
+    if noted and not hasattr(config, "workerinput"):  # a worker of xdist reports to the one that started it
+        with Path(noted).open("a") as file:
+            for report in terminalreporter.stats.get("skipped", []):
+                file.write(f"{report.nodeid}\t{reason(report)}\n")
+
+
+def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return " ".join(said.removeprefix("Skipped: ").split())
