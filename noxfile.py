@@ -46,6 +46,8 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
+FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
+"""The least share of a member's source, in percent, that its own tests must run."""
 TORCHES = ("2.6", "2.13")
 """The oldest torch that an image may bring, Debian's, and the newest, the lock's."""
 GENERATED = tuple((folder, said["generated"]) for folder, said in _members().values() if "generated" in said)
@@ -236,6 +238,58 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
     workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
     run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *args)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Which share of each member's source its own tests run, and the floor that its pyproject sets (`-- MEMBER...`)."""
+    chosen = session.posargs or [name for name in MEMBERS if name != "preflight-e2e"]
+    pins = Path(session.virtualenv.location) / "coverage.txt"
+    table, below = [], []
+    for member in chosen:
+        if member not in MEMBERS:
+            session.error(f"{member}: no member is called so; they are {', '.join(MEMBERS)}.")
+        tests_of(session, member, "--collect-only", "-qq")  # makes the environment
+        session.run_install(
+            "uv", "export", "--quiet", "--frozen", "--only-group", "coverage", "--output-file", str(pins)
+        )
+        session.run_install(
+            "uv", "pip", "install", "--python", f"{session.virtualenv.location}/bin/python", "-r", str(pins)
+        )
+        folder = Path(session.virtualenv.location) / "data" / member
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        data = {"COVERAGE_FILE": str(folder / "coverage"), "COVERAGE_RCFILE": str(Path("pyproject.toml").resolve())}
+        words = [
+            "-m",
+            "not links",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *(["-n", "3", "--dist", "loadfile"] if member in WAITING else []),
+        ]
+        source = f"--source={Path(MEMBERS[member], 'src').resolve()}"
+        session.run(
+            "coverage",
+            "run",
+            source,
+            "-m",
+            "pytest",
+            *words,
+            f"{MEMBERS[member]}/tests",
+            env=data,
+            success_codes=[0, 1],
+        )
+        session.run("coverage", "combine", "--quiet", env=data)
+        share = float(
+            str(session.run("coverage", "report", "--format=total", "--precision=1", env=data, silent=True)).split()[-1]
+        )
+        floor = FLOORS.get(member)
+        table.append(f"{member:26} {share:5.1f} %  floor {'none' if floor is None else f'{floor} %'}")
+        below += [f"{member} ({share} % of {floor} %)"] if floor is not None and share < floor else []
+    session.log("coverage:\n" + "\n".join(table))
+    if below:
+        session.error(f"below the floor of their pyproject: {', '.join(below)}; add the tests that are missing.")
 
 
 @nox.session(name="third-party", reuse_venv=False)
