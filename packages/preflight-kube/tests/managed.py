@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 
 
 async def mutate(request: Request) -> Response:
-    labels = request.new(Item).metadata.labels
+    labels = request.new(dict)["metadata"].get("labels", {})
     return Response(patch=[add("/metadata/labels", {**labels, "seen": "yes"})], warnings=["labeled"])
 
 

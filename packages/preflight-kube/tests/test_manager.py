@@ -19,7 +19,6 @@ from kube_world import config_map
 from preflight_e2e import waiting
 from preflight_e2e.plugin import Api
 from preflight_e2e.proxy import proxied
-from preflight_e2e.simcluster import write_kubeconfig
 from preflight_kube import logs, manager
 from preflight_kube.client import Client, KubeError
 from preflight_kube.commands import BAD_INPUT, DONE, FAILED
@@ -84,6 +83,13 @@ async def managed(kubeconfig: Path, folder: Path, *arguments: str, name: str = "
             await process.wait()
 
 
+def by_way_of(through: Connection, api: Api, folder: Path) -> Path:
+    """A kubeconfig for the test's API server, but by way of a proxy."""
+    made = folder / "by-way-of"
+    made.write_text(api.kubeconfig.read_text().replace(api.server, through.server))
+    return made
+
+
 @pytest.fixture
 async def marked(api: Api, client: Client) -> Callable[[], Any]:
     """How often anybody has led in the test's namespace."""
@@ -135,9 +141,7 @@ async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
     api: Api, client: Client, target: Connection, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with proxied(target) as (proxy, through):
-        kubeconfig = write_kubeconfig(
-            tmp_path / "kubeconfig", through.server, user={"token": target.token} if target.token else None
-        )
+        kubeconfig = by_way_of(through, api, tmp_path)
         async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
             await until(lambda: one.said("leading"), "it leads")
             while not await marked():
@@ -180,9 +184,7 @@ async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and
 ) -> None:
     async with proxied(target) as (proxy, through):
         proxy.cut(refuse=True)
-        kubeconfig = write_kubeconfig(
-            tmp_path / "kubeconfig", through.server, user={"token": target.token} if target.token else None
-        )
+        kubeconfig = by_way_of(through, api, tmp_path)
         async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
             await until(lambda: one.said("behind the cluster"), "it tries")
             answer = await one.get("/readyz")

@@ -19,7 +19,8 @@ from .review import BadReview, Request, Response
 __all__ = ["Application", "Reviews", "Unavailable"]
 
 Application = Callable[[Request], Awaitable[Response]]
-"""Decides about one request. What it raises is answered with status 500, on which the API server applies the failurePolicy."""
+"""Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied; whatever else it raises is answered with
+status 500, on which the API server applies the failurePolicy."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -117,7 +118,9 @@ class Reviews:
             with anyio.fail_after(seconds):
                 return await application(request)
         except BadReview as error:
-            raise self._failed(path, 400, str(error)) from None
+            return Response.denied(
+                f"{error}.", code=400
+            )  # of an HTTP status 400 the API server does not show the user why
         except Unavailable as error:
             raise self._failed(path, 500, str(error)) from None  # of a 503 the API server does not show the user why
         except TimeoutError:
