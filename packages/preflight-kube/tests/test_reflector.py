@@ -11,6 +11,7 @@ import pytest
 from kube_world import Changes, Kept, config_map, names
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
+from preflight_kube.indexes import namespaced_name
 from preflight_kube.reflector import Change, Reflector
 from preflight_testing.plugin import Api
 from preflight_testing.proxy import proxied
@@ -185,4 +186,70 @@ async def test_an_object_that_a_listener_fails_over_is_passed_over_and_the_other
         assert names(reflector.store.values()) == ["a", "c", "d"]
         assert len(reflector.unreadable) == 1
     assert sorted(told) == ["a", "c", "d"]
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}
+
+
+async def test_objects_are_found_by_what_an_index_finds_in_them_and_no_longer_when_that_has_changed(
+    world: World,
+) -> None:
+    await world.put("a", "b")
+    await world.set("a", "red")
+    reflector = world.reflect(indexes={"color": lambda one: one.data.values(), "name": namespaced_name})
+    world.reflector = reflector
+
+    def colored(value: str) -> list[str]:
+        return names(reflector.by_index("color", value))
+
+    async with running(reflector):
+        await reflector.wait_synced()
+        assert (colored("red"), colored("blue")) == (["a"], [])
+        await world.set("b", "red")
+        await until(lambda: colored("red") == ["a", "b"], "another one is red")
+        await world.set("a", "blue")
+        await until(lambda: colored("blue") == ["a"], "it is blue")
+        assert colored("red") == ["b"]
+        await world.remove("b")
+        await until(lambda: colored("red") == [], "it has gone")
+        [a] = reflector.by_index("name", "a")
+        assert reflector.get(a.metadata.uid) is a
+        assert reflector.get("another uid") is None
+    with pytest.raises(KeyError):
+        reflector.by_index("size", "1")
+
+
+async def test_an_index_is_current_when_a_change_is_told(world: World) -> None:
+    seen: list[list[str]] = []
+    reflector: Reflector[Kept] = Reflector(
+        world.mirrored,
+        world.path,
+        Kept,
+        params=OURS,
+        indexes={"color": lambda one: one.data.values()},
+        on_change=lambda change: seen.append(names(reflector.by_index("color", "red"))),
+    )
+    await world.put("a")
+    async with running(reflector):
+        await world.set("a", "red")
+        await until(lambda: len(seen) == 2, "the change is told")
+        await world.remove("a")
+        await until(lambda: len(seen) == 3, "the end is told")
+    assert seen == [[], ["a"], []]
+
+
+async def test_an_object_over_which_an_index_fails_is_passed_over_and_the_others_are_found(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def first(one: Kept) -> list[str]:
+        if one.metadata.name == "b":
+            raise RuntimeError("not this one")
+        return ["all"]
+
+    await world.put("a", "b", "c")
+    reflector: Reflector[Kept] = Reflector(
+        world.mirrored, world.path, Kept, params=OURS, indexes={"all": first}, on_change=world.changes
+    )
+    async with running(reflector):
+        assert names(reflector.by_index("all", "all")) == ["a", "c"]
+        assert len(reflector.unreadable) == 1
+    assert sorted(world.changes.seen)[:2] == [("added", "a"), ("added", "c")]
     assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}

@@ -9,7 +9,7 @@ import pytest
 from preflight_kube import refusals
 from preflight_kube.client import Fenced, KubeError
 from preflight_kube.clock import Clock
-from preflight_kube.workqueue import Key, Queue
+from preflight_kube.workqueue import Key, Queue, Backoff
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -238,3 +238,51 @@ async def test_a_new_leader_finds_nothing_busy_that_the_last_one_left() -> None:
             queue.add(key("a"))
             await until(lambda count=count: len(seen) == count, "a look")  # type: ignore[misc]
             group.cancel_scope.cancel()
+
+
+def test_pauses_grow_to_the_longest_with_some_jitter() -> None:
+    backoff = Backoff(first=1.0, longest=8.0, jitter=0.5)
+    for failures, least in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (10_000, 8.0)):
+        assert least <= backoff.pause(failures) <= least * 1.5
+    assert len({backoff.pause(1) for _ in range(20)}) > 1
+
+
+async def test_what_is_retried_waits_longer_each_time_until_a_look_succeeds() -> None:
+    now = [0.0]
+    queue = Queue("uid", clock=Clock(lambda: now[0]), backoff=Backoff(1.0, 60.0, jitter=0.0))
+    pauses: list[float] = []
+    failing = [True]
+
+    async def look(one: Key) -> None:
+        if one[0] == "ns":
+            if failing[0]:
+                pauses.append(queue.retry(one))
+            else:
+                pauses.append(0.0)
+
+    async def looks(count: int) -> None:
+        for _ in range(200):
+            if len(pauses) >= count:
+                return
+            now[0] += 1.0
+            queue.add(("clock", "ticks"))  # wakes the loop, which asks what time it is
+            for _ in range(3):
+                await anyio.sleep(0)
+        raise AssertionError("never looked at")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        queue.add(key("a"))
+        await looks(4)
+        assert queue.failures(key("a")) == 4
+        failing[0] = False
+        await looks(5)
+        assert queue.failures(key("a")) == 0
+        failing[0] = True
+        queue.add(key("a"))
+        await looks(6)
+        queue.forget(key("a"))
+        assert queue.failures(key("a")) == 0
+        await looks(7)
+        group.cancel_scope.cancel()
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 0.0, 1.0, 1.0]

@@ -1,0 +1,387 @@
+"""The HTTPS port and the reviews it answers: in this process, and as a process that real API servers ask."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import trustme
+from preflight_e2e import waiting
+from preflight_e2e.apiserver import ApiServer
+from preflight_kube.admission import reviews, server
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.reviews import Reviews, Unavailable
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import connection
+from preflight_kube.jsonpatch import add
+from preflight_kube.ports import PortTaken
+from prometheus_client import CollectorRegistry
+from test_manager import managed
+from test_review import UID, review
+
+pytestmark = pytest.mark.anyio
+until = partial(waiting.until, seconds=90)
+
+
+def write_certificate(authority: trustme.CA, folder: Path, **how: Any) -> None:
+    leaf = authority.issue_cert("127.0.0.1", "localhost", **how)
+    leaf.private_key_pem.write_to_path(folder / "tls.key")
+    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+
+
+class Hook:
+    """A server with one application at /hook, which does what the test says."""
+
+    def __init__(self, folder: Path, longest: float = 10.0) -> None:
+        self.authority = trustme.CA()
+        self.folder = folder
+        write_certificate(self.authority, folder)
+        self.registry = CollectorRegistry()
+        self.metrics = AdmissionMetrics("t", self.registry)
+        self.answer: Callable[[Request], Awaitable[Response]] = self._allow
+        self.reviews = Reviews({"/hook": self._answer}, self.metrics, longest=longest)
+        self.certificate = Certificate(folder, "the test")
+        self.server = HttpServer("hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0)
+
+    async def _answer(self, request: Request) -> Response:
+        return await self.answer(request)
+
+    async def _allow(self, request: Request) -> Response:
+        return Response()
+
+    def client(self) -> httpx.AsyncClient:
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        base = f"https://127.0.0.1:{self.server.port}"
+        return httpx.AsyncClient(base_url=base, verify=context, trust_env=False, timeout=60)
+
+    async def post(self, content: bytes | None = None, path: str = "/hook", **how: Any) -> httpx.Response:
+        body = json.dumps(review()).encode() if content is None else content
+        async with self.client() as http:
+            return await http.post(path, content=body, headers={"content-type": "application/json"}, **how)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+async def hook(tmp_path: Path) -> AsyncIterator[Hook]:
+    async with running(Hook(tmp_path)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def running(hook: Hook) -> AsyncIterator[Hook]:
+    async with anyio.create_task_group() as group:
+        group.start_soon(hook.server.run)
+        await until(lambda: not hook.server.unready(), "it serves")
+        yield hook
+        group.cancel_scope.cancel()
+
+
+def response_of(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["response"]
+    assert found["uid"] == UID
+    return found
+
+
+async def test_each_path_is_an_application_of_its_own_and_gets_the_request(hook: Hook) -> None:
+    seen: list[Request] = []
+
+    async def answer(request: Request) -> Response:
+        seen.append(request)
+        return Response(patch=[add("/metadata/labels/a", "b")], warnings=["a warning"])
+
+    hook.answer = answer
+    found = response_of(await hook.post())
+    assert (found["allowed"], found["warnings"]) == (True, ["a warning"])
+    assert json.loads(base64.b64decode(found["patch"])) == [add("/metadata/labels/a", "b")]
+    assert [(one.name, one.dry_run) for one in seen] == [("a", True)]
+    assert hook.sample("t_admission_reviews_total", path="/hook", result="patched") == 1
+    assert hook.sample("t_admission_seconds_count", path="/hook") == 1
+
+
+async def test_a_refusal_reaches_the_user_with_its_code(hook: Hook) -> None:
+    async def answer(request: Request) -> Response:
+        return Response.denied("not here", code=422)
+
+    hook.answer = answer
+    found = response_of(await hook.post())
+    assert found["status"] == {"code": 422, "reason": "Invalid", "message": "not here"}
+    assert hook.sample("t_admission_reviews_total", path="/hook", result="denied") == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        ({"path": "/other"}, 404, "not found; POST an AdmissionReview to /hook"),
+        ({"content": b"{}"}, 400, "the body is not an AdmissionReview"),
+        ({"content": b""}, 400, "the body is not an AdmissionReview"),
+    ],
+)
+async def test_what_is_not_a_review_is_refused_in_one_sentence(
+    hook: Hook, how: dict[str, Any], status: int, said: str
+) -> None:
+    answer = await hook.post(**how)
+    assert answer.status_code == status
+    assert said in answer.text
+    assert hook.sample("t_admission_refused_total", status=str(status)) == 1
+
+
+async def test_other_methods_and_content_types_are_refused(hook: Hook) -> None:
+    async with hook.client() as http:
+        assert (await http.get("/hook")).status_code == 405
+        assert (await http.post("/hook", content=b"x", headers={"content-type": "text/plain"})).status_code == 415
+        fine = {"content-type": "application/json; charset=utf-8"}
+        assert (await http.post("/hook", content=json.dumps(review()), headers=fine)).status_code == 200
+
+
+async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: Request) -> Response:
+        raise AssertionError("it was read")
+
+    hook.answer = never
+    deep = json.dumps(review(object="HERE")).encode().replace(b'"HERE"', b"[" * 100_000 + b"]" * 100_000)
+    large = json.dumps(review(object={"x": "y" * (reviews.MAX_BODY + 1)})).encode()
+    for content, said in ((deep, "nested deeper than"), (large, "is too large")):
+        found = response_of(await hook.post(content))
+        assert not found["allowed"]
+        assert said in found["status"]["message"]
+    assert hook.sample("t_admission_reviews_total", path="/hook", result="denied") == 2
+
+
+async def test_an_application_that_fails_is_a_500_with_one_sentence_and_the_next_review_is_answered(
+    hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: Request) -> Response:
+        raise LookupError("secret")
+
+    hook.answer = answer
+    failed = await hook.post()
+    assert (failed.status_code, failed.text) == (500, "internal error (LookupError); see the log of the webhook\n")
+    assert hook.sample("t_admission_reviews_total", path="/hook", result="failed") == 1
+    assert [record.message for record in caplog.records if record.exc_info] == ["admission failed"]
+    hook.answer = hook._allow
+    assert response_of(await hook.post())["allowed"]
+
+
+async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_its_sentence(hook: Hook) -> None:
+    async def read(request: Request) -> Response:
+        request.new(list)
+        return Response()
+
+    async def out(request: Request) -> Response:
+        raise Unavailable("the claims cannot be looked up")
+
+    hook.answer = read
+    denied = response_of(await hook.post())
+    assert denied["status"]["code"] == 400
+    assert "request.object is not a list" in denied["status"]["message"]
+    hook.answer = out
+    answer = await hook.post()
+    assert (answer.status_code, answer.text) == (500, "the claims cannot be looked up\n")
+
+
+async def test_an_answer_comes_before_the_api_server_gives_up(hook: Hook) -> None:
+    ended: list[str] = []
+
+    async def forever(request: Request) -> Response:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+        return Response()
+
+    hook.answer = forever
+    answer = await hook.post(params={"timeout": "0.2s"})
+    assert (answer.status_code, answer.text) == (500, "there was no answer within 0.1 s; see the log of the webhook\n")
+    assert ended == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [(b"timeout=10s", 9.5), (b"timeout=1m0s", 59.5), (b"timeout=2m", 119.5), (b"timeout=0.5s", 0.25)]
+    + [(query, None) for query in (b"", b"timeout=", b"timeout=x", b"a=b", b"timeout=10")],
+)
+def test_the_api_servers_patience_is_what_its_query_says_less_the_way(query: bytes, seconds: float | None) -> None:
+    assert reviews._patience(query) == seconds
+
+
+async def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is_not(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.authority = trustme.CA()
+    with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        await hook.post()
+    (hook.folder / "tls.crt").write_text("half writ")
+    assert hook.server._server is not None
+    hook.server._refresh(hook.server._server)
+    write_certificate(hook.authority, hook.folder)
+    hook.server._refresh(hook.server._server)
+    assert response_of(await hook.post())["allowed"]
+    assert hook.sample("t_admission_certificate_expiry_seconds") == hook.certificate.expires
+
+
+async def test_the_files_are_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LOOK_EVERY", 0.05)
+    async with running(Hook(tmp_path)) as hook:
+        before = hook.certificate.context
+        write_certificate(hook.authority, tmp_path)
+        await until(lambda: hook.certificate.context is not before, "it is read again")
+
+
+async def test_a_certificate_that_has_expired_makes_the_replica_not_ready(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_certificate(hook.authority, hook.folder, not_after=datetime.now(UTC) - timedelta(days=1))
+    assert hook.server._server is not None
+    for _ in range(2):
+        hook.server._refresh(hook.server._server)
+    assert "has expired at" in hook.server.unready()
+    assert "the test keeps one fresh" in hook.server.unready()
+    told = [one for one in caplog.records if one.message == "clients do not take the serving certificate"]
+    assert len(told) == 1
+    write_certificate(hook.authority, hook.folder)
+    hook.server._refresh(hook.server._server)
+    assert hook.server.unready() == ""
+
+
+async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connection(tmp_path: Path) -> None:
+    gate, begun = anyio.Event(), anyio.Event()
+
+    async def slow(request: Request) -> Response:
+        begun.set()
+        await gate.wait()
+        return Response()
+
+    hook = Hook(tmp_path)
+    hook.answer = slow
+    serving = asyncio.create_task(hook.server.run())
+    await until(lambda: not hook.server.unready(), "it serves")
+    async with hook.client() as http:
+        content = json.dumps(review()).encode()
+        asked = asyncio.create_task(http.post("/hook", content=content, headers={"content-type": "application/json"}))
+        await begun.wait()
+        serving.cancel()
+        await until(lambda: hook.server.unready() == "hook: stopping", "it is about to end")
+        gate.set()
+        answer = await asked
+    assert response_of(answer)["allowed"]
+    assert answer.headers["connection"] == "close"
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    with pytest.raises(httpx.ConnectError):
+        await hook.post()
+
+
+async def test_a_taken_port_is_one_sentence(hook: Hook, tmp_path: Path) -> None:
+    other = HttpServer("other", hook.reviews, hook.metrics, None, host="127.0.0.1", port=hook.server.port)
+    assert other.unready() == "other: starting"
+    with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{hook.server.port} cannot be listened on"):
+        await other.run()
+
+
+async def test_a_plain_port_needs_no_certificate(hook: Hook) -> None:
+    plain = HttpServer(
+        "plain", Reviews({"/hook": hook._allow}, hook.metrics), hook.metrics, None, host="127.0.0.1", port=0
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(plain.run)
+        await until(lambda: not plain.unready(), "it serves")
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await http.post(
+                f"http://127.0.0.1:{plain.port}/hook",
+                content=json.dumps(review()),
+                headers={"content-type": "application/json"},
+            )
+        assert response_of(answer)["allowed"]
+        group.cancel_scope.cancel()
+
+
+# --- asked by a real API server
+
+
+@pytest.fixture
+def namespace(real_api_server: ApiServer) -> str:
+    made = real_api_server.call("POST", "/api/v1/namespaces", {"metadata": {"generateName": "t-"}})
+    name: str = made["metadata"]["name"]
+    return name
+
+
+async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
+    real_api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    write_certificate(authority, tmp_path)
+    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    target = connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    group = "/apis/admissionregistration.k8s.io/v1"
+    async with (
+        Client(target, agent="tests") as client,
+        managed(tmp_path / "kubeconfig", tmp_path, namespace, "", str(tmp_path)) as one,
+    ):
+        await client.create(maps, {"metadata": {"name": "marks"}})
+        await one.ready()
+        port = one.said("serving")[0]["port"]
+        for kind, path in (("mutating", "mutate"), ("validating", "validate")):
+            hook = {
+                "name": f"{kind}.example.com",
+                "clientConfig": {"url": f"https://127.0.0.1:{port}/{path}", "caBundle": bundle},
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "rules": [
+                    {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+                ],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "admissionReviewVersions": ["v1"],
+            }
+            await client.create(
+                f"{group}/{kind}webhookconfigurations",
+                {"metadata": {"name": f"{kind}-{namespace}"}, "webhooks": [hook]},
+            )
+        try:
+            made: dict[str, Any] = {}
+            number = 0
+            with anyio.fail_after(60):  # an API server takes a moment to see new configurations
+                while "labels" not in made.get("metadata", {}):
+                    number += 1
+                    made = json.loads(await client.create(maps, {"metadata": {"name": f"a-{number}"}}))
+                    await anyio.sleep(0.05)
+            assert made["metadata"]["labels"] == {"seen": "yes"}
+            with anyio.fail_after(60):
+                while True:
+                    try:
+                        await client.create(maps, {"metadata": {"name": "refused"}})
+                    except KubeError as error:
+                        refused = error
+                        break
+                    await client.delete(f"{maps}/refused")
+                    await anyio.sleep(0.05)
+            assert refused.status == 422
+            assert 'admission webhook "validating.example.com" denied the request: no object may be called that' in str(
+                refused
+            )
+            metrics = (await one.get("/metrics")).text
+            assert 'tests_admission_reviews_total{path="/mutate",result="patched"}' in metrics
+            assert 'tests_admission_reviews_total{path="/validate",result="denied"} 1.0' in metrics
+        finally:
+            for kind in ("mutating", "validating"):
+                await client.delete(f"{group}/{kind}webhookconfigurations/{kind}-{namespace}")

@@ -1,0 +1,256 @@
+"""The command that keeps certificates, the same against the double and a real kube-apiserver."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cryptography import x509
+from preflight_e2e.apiserver import ApiServer
+from preflight_e2e.plugin import Api
+from preflight_e2e.simcluster import RESOURCES, ApiDouble, Resource, write_kubeconfig
+from preflight_kube import commands, logs
+from preflight_kube.admission import certs
+from preflight_kube.admission.certs import Configuration, Target, keep, publish
+from preflight_kube.client import Client, KubeError, NotFound
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LIFE = timedelta(days=90)
+Object = dict[str, Any]
+
+
+def configuration(one: Configuration, *entries: str) -> Object:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": one.kind,
+        "metadata": {"name": one.name},
+        "webhooks": [
+            {
+                "name": name,
+                "clientConfig": {"service": {"name": "hook", "namespace": "nobody"}},
+                "sideEffects": "None",
+                "failurePolicy": "Ignore",
+                "admissionReviewVersions": ["v1"],
+                "rules": [],
+            }
+            for name in entries
+        ],
+    }
+
+
+class World:
+    """A namespace, two webhook configurations of the test's own, and what is in the cluster of them."""
+
+    def __init__(self, api: Api, client: Client) -> None:
+        self.client = client
+        self.target = Target(
+            namespace=api.namespace,
+            service="hook",
+            secret="hook-tls",
+            configurations=(
+                Configuration("MutatingWebhookConfiguration", f"m-{api.namespace}"),
+                Configuration("ValidatingWebhookConfiguration", f"v-{api.namespace}"),
+            ),
+            manager="hook-certs",
+            lifetime=LIFE,
+        )
+
+    @property
+    def secret_path(self) -> str:
+        return f"{self.target.secrets_path}/hook-tls"
+
+    async def install(self, *entries: str) -> None:
+        for one in self.target.configurations:
+            await self.client.create(one.path.rpartition("/")[0], configuration(one, *entries))
+
+    async def bundles(self) -> list[bytes]:
+        """The bundle of each entry of both."""
+        found = []
+        for one in self.target.configurations:
+            there: Object = await self.client.get(one.path, dict)
+            found += [base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in there["webhooks"]]
+        return found
+
+    async def secret(self) -> Object:
+        found: Object = await self.client.get(self.secret_path, dict)
+        return found
+
+
+HOOKS = [
+    Resource("admissionregistration.k8s.io/v1", f"{kind.lower()}s", kind, namespaced=False)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+]
+
+
+@pytest.fixture(params=["double", "real"])
+def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
+    """As everywhere, but for a double that has webhook configurations, too."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    namespace = {"metadata": {"name": name}}
+    if request.param == "real":
+        real: ApiServer = request.getfixturevalue("real_api_server")
+        real.call("POST", "/api/v1/namespaces", namespace)
+        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget, real.restart)
+        return
+    with ApiDouble([*RESOURCES, *HOOKS]) as double:
+        double.within(lambda: double.create("namespaces", namespace))
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
+        yield Api("double", double.url, kubeconfig, name, lambda: None, double.restart)
+
+
+@pytest.fixture
+async def world(api: Api, client: Client) -> AsyncIterator[World]:
+    made = World(api, client)
+    yield made
+    for one in made.target.configurations:
+        try:
+            await client.delete(one.path)
+        except NotFound:
+            continue
+
+
+async def test_the_first_run_makes_a_secret_and_both_kinds_of_configuration_trust_it(world: World) -> None:
+    await world.install("a.example.com", "b.example.com")
+    stored = await keep(world.client, world.target, now=NOW)
+    await publish(world.client, world.target, stored)
+    secret = await world.secret()
+    assert secret["type"] == "kubernetes.io/tls"
+    assert secret["metadata"]["labels"] == {certs.MANAGED_BY: "hook-certs"}
+    assert base64.b64decode(secret["data"]["ca.crt"]) == stored.authorities
+    assert await world.bundles() == [stored.authorities] * 4
+    leaf = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert f"hook.{world.target.namespace}.svc" in names.get_values_for_type(x509.DNSName)
+    assert leaf.issuer.rfc4514_string().startswith("CN=hook authority")
+
+
+async def test_a_second_run_writes_nothing(world: World) -> None:
+    await world.install("a.example.com")
+    await publish(world.client, world.target, await keep(world.client, world.target, now=NOW))
+    before = world.client.requests.count.copy()
+    await publish(world.client, world.target, await keep(world.client, world.target, now=NOW + timedelta(days=30)))
+    assert set(world.client.requests.count - before) == {"get"}
+
+
+async def test_a_renewal_publishes_the_new_authority_before_it_stores_its_certificate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.install("a.example.com")
+    old = await keep(world.client, world.target, now=NOW)
+    await publish(world.client, world.target, old)
+    seen: list[tuple[list[bytes], bytes]] = []
+
+    async def sleep(seconds: float) -> None:
+        stored = (await world.secret())["data"]["tls.crt"]
+        seen.append((await world.bundles(), base64.b64decode(stored)))
+        assert seconds == 5
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    new = await keep(world.client, world.target, now=NOW + timedelta(days=61), settle_seconds=5)
+    [(bundles, served)] = seen
+    assert served == old.certificate
+    assert new.certificate != old.certificate
+    for bundle in bundles:
+        assert {one.subject for one in x509.load_pem_x509_certificates(bundle)} == {
+            one.subject for one in x509.load_pem_x509_certificates(new.authorities)
+        }
+    assert len(x509.load_pem_x509_certificates(new.authorities)) == 2, "what old pods still serve stays trusted"
+    await publish(world.client, world.target, new)
+    assert await world.bundles() == [new.authorities] * 2
+
+
+async def test_a_secret_of_somebody_else_is_left_alone(world: World) -> None:
+    await world.client.create(world.target.secrets_path, {"metadata": {"name": "hook-tls"}, "data": {"a": "Yg=="}})
+    with pytest.raises(KubeError, match=r"exists but is not labelled app\.kubernetes\.io/managed-by=hook-certs"):
+        await keep(world.client, world.target, now=NOW)
+    assert (await world.secret())["data"] == {"a": "Yg=="}
+
+
+async def test_a_configuration_that_is_missing_is_named_with_its_option(world: World) -> None:
+    mutating, validating = world.target.configurations
+    stored = await keep(world.client, world.target, now=NOW)
+    with pytest.raises(NotFound, match=f"MutatingWebhookConfiguration {mutating.name} does not exist.* by --mutating"):
+        await publish(world.client, world.target, stored)
+    await world.client.create(mutating.path.rpartition("/")[0], configuration(mutating, "a.example.com"))
+    with pytest.raises(NotFound, match=f"ValidatingWebhookConfiguration {validating.name} .* by --validating"):
+        await publish(world.client, world.target, stored)
+
+
+async def test_a_configuration_that_comes_later_is_waited_for(world: World) -> None:
+    stored = await keep(world.client, world.target, now=NOW)
+    async with anyio.create_task_group() as group:
+
+        async def later() -> None:
+            await anyio.sleep(0.05)
+            await world.install("a.example.com")
+
+        group.start_soon(later)
+        await publish(world.client, world.target, stored, wait_seconds=60)
+    assert await world.bundles() == [stored.authorities] * 2
+
+
+async def test_a_write_that_another_was_quicker_with_is_tried_again(world: World) -> None:
+    await world.install("a.example.com")
+    stored = await keep(world.client, world.target, now=NOW)
+    get, touched = world.client.get_or_none, []
+
+    async def get_or_none(path: str, type_: type[Any], **more: Any) -> Any:
+        found = await get(path, type_, **more)
+        if path not in touched:
+            touched.append(path)
+            await world.client.merge_patch(path, {"metadata": {"labels": {"touched": "yes"}}})
+        return found
+
+    world.client.get_or_none = get_or_none  # type: ignore[method-assign]
+    await publish(world.client, world.target, stored)
+    assert len(touched) == 2
+    assert await world.bundles() == [stored.authorities] * 2
+
+
+async def test_the_owner_is_set_and_set_anew_when_it_is_another(world: World) -> None:
+    owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "one", "uid": "1"}
+    stored = await keep(world.client, world.target, now=NOW, owner=owner)
+    assert [one["uid"] for one in (await world.secret())["metadata"]["ownerReferences"]] == ["1"]
+    again = await keep(world.client, world.target, now=NOW, owner={**owner, "uid": "2"})
+    assert again == stored
+    assert [one["uid"] for one in (await world.secret())["metadata"]["ownerReferences"]] == ["2"]
+
+
+# --- the command
+
+
+def make() -> argparse.ArgumentParser:
+    made, subparsers = commands.parser("tests", "About.", distribution="preflight-kube")
+    certs.add_command(subparsers, component="tests", service="hook", mutating=["m"], validating=["v"])
+    return made
+
+
+def test_the_command_does_it_for_the_named_configurations(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)  # pytest's own logging stays
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    arguments = ["certs", "--namespace", api.namespace, "--mutating", f"m-{api.namespace}", "--settle-seconds", "0"]
+    with pytest.raises(SystemExit) as raised:
+        commands.main(make, arguments)
+    assert raised.value.code == commands.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"MutatingWebhookConfiguration m-{api.namespace} does not exist;")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("days", ["0", "3651", "x"])
+def test_a_life_that_is_not_one_is_refused(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        commands.main(make, ["certs", "--namespace", "ns", "--lifetime-days", days])
+    assert raised.value.code == commands.BAD_INPUT
+    assert "is not a number of days; give a number from 1 to 3650" in capsys.readouterr().err

@@ -1,0 +1,213 @@
+"""How command lines parse and how they end; as processes where that is what matters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from preflight_kube import commands
+from preflight_kube.commands import BAD_INPUT, CANCELLED, DONE, FAILED, UNREAD, BadInput, Failed
+from preflight_kube.configfile import ConfigError
+from preflight_kube.document import DocumentError, read
+from preflight_kube.errors import BadAccess, KubeError
+
+
+def parse(text: str) -> dict[str, Any]:
+    try:
+        found = read(text) or {}
+    except DocumentError as error:
+        raise ConfigError(error.problems) from None
+    if problems := [f"{key}: unknown key; remove it." for key in found if key not in {"checks"}]:
+        raise ConfigError(problems)
+    assert isinstance(found, dict)
+    return found
+
+
+def make() -> argparse.ArgumentParser:
+    made, subparsers = commands.parser("a-program", "What it is for.\n", distribution="preflight-kube")
+    say = commands.command(subparsers, "say", _say, help="say something")
+    say.add_argument("how")
+    say.add_argument("--port", type=commands.port, default=8080)
+    say.add_argument("--wait", type=commands.seconds, default=1.0)
+    commands.add_validate_config(
+        subparsers,
+        parse,
+        about=lambda config: [f"checks: {len(config.get('checks', []))}"],
+        warnings=lambda config: [] if config.get("checks") else ["checks: is empty; name one."],
+    )
+    commands.add_schema(subparsers, lambda: {"type": "object"})
+    commands.add_crd(subparsers, lambda: [{"kind": "One"}, {"kind": "Two"}])
+    return made
+
+
+def _say(args: argparse.Namespace) -> int:
+    errors: dict[str, BaseException] = {
+        "bad": BadInput(["one: is wrong.", "two: is wrong."]),
+        "failed": Failed("it could not be done."),
+        "config": ConfigError(["x: is wrong."]),
+        "kube": KubeError("it does not answer."),
+        "access": BadAccess("no kubeconfig."),
+        "unended": BadInput("without an end"),
+        "ctrl-c": KeyboardInterrupt(),
+        "bug": RuntimeError("ours"),
+    }
+    if args.how in errors:
+        raise errors[args.how]
+    if args.how == "much":
+        for _ in range(100_000):
+            print("a line that nobody reads")
+    print(args.port, args.wait)
+    return 7 if args.how == "seven" else DONE
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as raised:
+        commands.main(make, list(arguments))
+    assert isinstance(raised.value.code, int)
+    return raised.value.code
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        ("bad", BAD_INPUT, ["one: is wrong.", "two: is wrong."]),
+        ("failed", FAILED, ["it could not be done."]),
+        ("config", BAD_INPUT, ["x: is wrong."]),
+        ("kube", FAILED, ["it does not answer."]),
+        ("access", BAD_INPUT, ["no kubeconfig."]),
+        ("unended", BAD_INPUT, ["without an end."]),
+        ("ctrl-c", CANCELLED, []),
+        ("well", DONE, []),
+        ("seven", 7, []),
+    ],
+)
+def test_a_command_ends_with_its_status_and_its_sentences(
+    how: str, status: int, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("say", how) == status
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_fault_of_the_program_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError):
+        commands.main(make, ["say", "bug"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["say", "well", "--port", "65536"], '"65536" is not a port; give a number from 0 to 65535'),
+        (["say", "well", "--port", "-1"], "port"),
+        (["say", "well", "--port", "٣"], "is not a port"),
+        (["say", "well", "--wait", "nan"], '"nan" is not a time; give seconds from 0 to 3600'),
+        (["say", "well", "--wait", "3601"], "is not a time"),
+        (["nothing"], "invalid choice"),
+        ([], "COMMAND"),
+    ],
+)
+def test_arguments_that_cannot_be_used_end_with_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*arguments) == BAD_INPUT
+    assert said in capsys.readouterr().err
+
+
+def test_help_says_what_the_exit_status_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--help") == DONE
+    assert "exit status: 0 done" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--version") == DONE
+    assert capsys.readouterr().out == f"a-program {commands.version_of('preflight-kube')}\n"
+    assert commands.version_of("no-such-package-is-there") == "unknown"
+
+
+def test_validate_config_says_that_all_is_well_or_every_problem_after_the_files_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("checks: [a]\n")
+    assert ended("validate-config", str(file)) == DONE
+    assert capsys.readouterr().out == f"{file}: no problem found; checks: 1\n"
+    file.write_text("")
+    assert ended("validate-config", str(file)) == DONE
+    assert capsys.readouterr().err == f"{file}: warning: checks: is empty; name one.\n"
+    file.write_text("x: 1\ny: 2\n")
+    assert ended("validate-config", str(file)) == BAD_INPUT
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}: x: unknown key; remove it.",
+        f"{file}: y: unknown key; remove it.",
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    assert ended("validate-config", str(file)) == BAD_INPUT
+    assert capsys.readouterr().err == f"{file}: No such file or directory; give a readable file.\n"
+    file.write_bytes(b"\xff\xfe")
+    assert ended("validate-config", str(file)) == BAD_INPUT
+    assert capsys.readouterr().err == f"{file}: not UTF-8; give a readable file.\n"
+    file.write_bytes(b"#" * (commands.MOST_BYTES + 1))
+    assert ended("validate-config", str(file)) == BAD_INPUT
+    assert "has more than" in capsys.readouterr().err
+
+
+def test_schema_and_crd_print_what_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("schema") == DONE
+    assert json.loads(capsys.readouterr().out) == {"type": "object"}
+    assert ended("crd") == DONE
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"kind": "One"}, {"kind": "Two"}]
+
+
+def test_colors_are_for_terminals_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert (commands.colored("auto"), commands.colored("never"), commands.colored("always")) == (True, False, True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert (commands.colored("auto"), commands.colored("always")) == (False, True)
+
+
+# --- as processes
+
+PROGRAM = "import test_commands as t; from preflight_kube import commands; commands.main(t.make)"
+
+
+def process(*arguments: str, **how: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, cwd=Path(__file__).parent, stderr=subprocess.PIPE, **how)
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
+    with process("say", "much", stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.read(10)
+        running.stdout.close()
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (UNREAD, b"")
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full, process("say", "well", stdout=full) as running:
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == FAILED
+    assert said.decode() == "standard output: cannot be written (No space left on device); write elsewhere.\n"
+
+
+def test_standard_input_is_read_as_a_file() -> None:
+    with process("validate-config", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        out, said = running.communicate(b"x: 1\n", timeout=60)
+    assert (running.returncode, out) == (BAD_INPUT, b"")
+    assert said == b"standard input: x: unknown key; remove it.\n"
+
+
+def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
+    code = "import sys, preflight_kube.commands, preflight_kube.document; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    assert not {"anyio", "asyncio", "httpx", "jsonschema", "prometheus_client"} & set(loaded)
