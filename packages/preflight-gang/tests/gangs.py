@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from preflight_gang.membership import Member, key_of, member
+from preflight_gang.gangs.membership import Member, key_of, member
+from preflight_gang.gangs.participants import Sized
+from preflight_gang.gangs.sealing import Gang, Record, Seat
 from preflight_gang.objects import Pod
-from preflight_gang.sealing import Gang, Record, Seat
-from preflight_gang.sizing import Sized
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash, naming_source

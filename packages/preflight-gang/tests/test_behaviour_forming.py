@@ -6,7 +6,7 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
 from preflight_e2e.waiting import until
-from preflight_gang import delivery, waiting
+from preflight_gang.gangs import delivery, waiting
 from preflight_kube.client import NotFound
 from preflight_kube.connection import Connection
 from preflight_proto import names

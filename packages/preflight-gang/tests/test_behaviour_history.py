@@ -10,8 +10,8 @@ import pytest
 from leading import Leading, leads
 from played import Cluster, container, opt_in
 from preflight_e2e.waiting import until
-from preflight_gang import memory
 from preflight_gang.config import Config, parse
+from preflight_gang.pods import history_store as memory
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_proto import names

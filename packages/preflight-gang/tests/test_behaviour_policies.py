@@ -16,9 +16,9 @@ from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.plugin import Api
 from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
 from preflight_e2e.waiting import until
-from preflight_gang.crd import crd
 from preflight_gang.metrics import Metrics
-from preflight_gang.policies import Policies
+from preflight_gang.overrides.crd import crd
+from preflight_gang.overrides.watch import Policies
 from preflight_gang.writer import Writer
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
@@ -215,7 +215,7 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
     bare: tuple[Connection, Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, define = bare
-    monkeypatch.setattr("preflight_gang.policies.ABSENT_RETRY", 0.2)
+    monkeypatch.setattr("preflight_gang.overrides.watch.ABSENT_RETRY", 0.2)
     async with Client(target, agent="tests") as client, played(client, "default") as cluster, leads(target):
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")

@@ -10,7 +10,7 @@ from leading import Leading
 from played import Cluster
 from preflight_e2e.plugin import Api
 from preflight_e2e.waiting import until
-from preflight_gang import waiting
+from preflight_gang.gangs import waiting
 from preflight_kube.client import KubeError
 from wire import Sent, refusal
 

@@ -7,8 +7,8 @@ from leading import Leading
 from played import Cluster
 from preflight_e2e.plugin import Api
 from preflight_gang.config import Config, sources_of
+from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.show import show
-from preflight_gang.sources import BUILT_IN
 from preflight_proto.gang_source import GangSource
 
 pytestmark = pytest.mark.anyio

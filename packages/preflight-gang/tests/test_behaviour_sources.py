@@ -7,8 +7,8 @@ from leading import Leading
 from played import Cluster
 from preflight_e2e.plugin import Api
 from preflight_e2e.waiting import until
+from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.show import show
-from preflight_gang.sources import BUILT_IN
 from preflight_proto import names
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_gang.crd import crd
-from preflight_gang.policy import problems
+from preflight_gang.overrides.acceptance import problems
+from preflight_gang.overrides.crd import crd
 from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
 
 METHODS: list[Any] = [None, "auto", "kai", "labels", "volcano", "slurm"]

@@ -13,10 +13,10 @@ from gangs import gang, pod_json, status
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from preflight_gang.delivery import roster_patch, seal
-from preflight_gang.membership import Member, key_of, member
+from preflight_gang.gangs.delivery import roster_patch, seal
+from preflight_gang.gangs.membership import Member, key_of, member
+from preflight_gang.gangs.sealing import Decision, Gang, Record, decide
 from preflight_gang.objects import Pod
-from preflight_gang.sealing import Decision, Gang, Record, decide
 from preflight_proto.roster import decode_roster
 
 SIZE = 3

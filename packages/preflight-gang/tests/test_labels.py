@@ -6,9 +6,9 @@ import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang import codes
-from preflight_gang.fleet import Fleet
-from preflight_gang.labels import Labels
+from preflight_gang import error_codes
+from preflight_gang.label_values import Labels
+from preflight_gang.last_results import Fleet
 from preflight_gang.metrics import Metrics
 from prometheus_client import generate_latest
 
@@ -61,7 +61,7 @@ def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_wha
         metrics.failed("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
     metrics.failed("honest", "dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY")
     assert series(metrics, "preflight_check_failures_total") == {
-        ("dcgm-diag", "node-a", codes.OTHER),
+        ("dcgm-diag", "node-a", error_codes.OTHER),
         ("dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY"),
     }
 
@@ -84,7 +84,7 @@ def test_a_verdict_that_blames_its_node_is_counted_beside_the_failures() -> None
     metrics.blames("ns", "nccl-allreduce", "node-b", "INVENTED")
     assert series(metrics, "preflight_blamed_total") == {
         ("nccl-allreduce", "node-b", "NODE_SLOW"),
-        ("nccl-allreduce", "node-b", codes.OTHER),
+        ("nccl-allreduce", "node-b", error_codes.OTHER),
     }
     assert len(series(metrics, "preflight_check_failures_total")) == 2
 

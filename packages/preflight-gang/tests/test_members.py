@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_gang.members import Members, Placed
+from preflight_gang.gangs.state import Members, Placed
 from preflight_gang.objects import Pod
 from preflight_proto import names
 from preflight_proto.stamp import VERSION, ContractError, Stamp, configmap_name, encode_stamp, gang_hash

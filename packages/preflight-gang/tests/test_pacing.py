@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_gang.pacing import SLICE, Pace
+from preflight_gang.gangs.pacing import SLICE, Pace
 
 
 def uids(count: int, *, new: bool = False) -> dict[str, bool]:

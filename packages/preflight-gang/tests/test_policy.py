@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_gang.policy import LONGEST, Policy, judge, problems, status
+from preflight_gang.overrides.acceptance import LONGEST, Policy, judge, problems, status
 
 NOW = "2026-11-21T09:00:00Z"
 GOOD = {"enforcement": "observe"}

@@ -6,9 +6,9 @@ import msgspec
 from gangs import gang, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_gang.delivery import seal
-from preflight_gang.membership import Member
-from preflight_gang.sealing import Record
+from preflight_gang.gangs.delivery import seal
+from preflight_gang.gangs.membership import Member
+from preflight_gang.gangs.sealing import Record
 
 
 def member(name: str, ip: str, *, host_network: bool = True) -> Member:

@@ -13,8 +13,8 @@ from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets, versio
 from preflight_e2e.helm import UMBRELLA, Object, render
 from preflight_e2e.rights import NOT_SENT, Rights, compared, granted, read
 from preflight_e2e.waiting import until
-from preflight_gang.crd import crd
-from preflight_gang.sources import BUILT_IN
+from preflight_gang.gangs.sources import BUILT_IN
+from preflight_gang.overrides.crd import crd
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 from preflight_proto import names, policy

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 from gangs import NS, a_member, checking, stamp, waiting
-from preflight_gang.membership import Member
-from preflight_gang.sizes import Known
-from preflight_gang.sizing import Sized, size
-from preflight_gang.sources import BUILT_IN
+from preflight_gang.gangs.membership import Member
+from preflight_gang.gangs.participants import Sized, size
+from preflight_gang.gangs.sources import BUILT_IN
+from preflight_gang.gangs.workload_sizes import Known
 
 META = {"metadata": {"name": "it", "namespace": NS, "uid": "u"}}
 

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from preflight_gang.claims import Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
-from preflight_gang.unchecked import Namespace, Unchecked, opted_in, why_unchecked
+from preflight_gang.audit.claims import Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
+from preflight_gang.audit.unchecked import Unchecked, why_unchecked
+from preflight_gang.opt_in import Namespace, opted_in
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 

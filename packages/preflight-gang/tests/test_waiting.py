@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gangs import gang, waiting
-from preflight_gang.membership import Member
-from preflight_gang.waiting import PATIENCE, SLICE, Waiting, waiting_event
+from preflight_gang.gangs.membership import Member
+from preflight_gang.gangs.waiting import PATIENCE, SLICE, Waiting, waiting_event
 from preflight_proto.roster import Roster, encode_roster
 
 

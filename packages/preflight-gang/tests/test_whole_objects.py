@@ -9,13 +9,13 @@ import msgspec
 from hostile import DEEP, bomb, deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from preflight_gang.audit.unchecked import Unchecked
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
+from preflight_gang.gangs.sealing import decide
+from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.metrics import Metrics
 from preflight_gang.objects import ConfigMap, Node, Pod
-from preflight_gang.sealing import decide
-from preflight_gang.sources import BUILT_IN
-from preflight_gang.unchecked import Unchecked
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_kube.decoding import Undecodable, decode, unreadable

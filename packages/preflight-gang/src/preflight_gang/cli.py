@@ -172,7 +172,7 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _crd(_: argparse.Namespace) -> int:
-    from .crd import crd
+    from .overrides.crd import crd
 
     print(yaml.safe_dump(crd(), sort_keys=False, width=120), end="")
     return 0

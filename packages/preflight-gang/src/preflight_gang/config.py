@@ -13,9 +13,10 @@ from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import document, expression
-from .sizes import Kind, sized_by
-from .sources import BUILT_IN, Sources
+from . import document
+from .gangs import expression
+from .gangs.sources import BUILT_IN, Sources
+from .gangs.workload_sizes import Kind, sized_by
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
 

@@ -25,24 +25,24 @@ from preflight_proto import names
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError
 
-from .audit import Audit
-from .codes import OTHER
+from .audit.auditor import Audit
 from .config import Config, sources_of
-from .delivery import TooLarge, seal
+from .error_codes import OTHER
 from .events import timestamp
-from .lookup import Objects
-from .members import Members
-from .membership import Key, Member, Stage
+from .gangs.delivery import TooLarge, seal
+from .gangs.membership import Key, Member, Stage
+from .gangs.pacing import Pace
+from .gangs.participants import Sized, object_of, size
+from .gangs.records import LeftOut, NotYet, Place, Records
+from .gangs.sealing import Answer, Decision, Gang, Record, decide
+from .gangs.state import Members
+from .gangs.waiting import Waiting, refused_event, waiting_event
+from .gangs.workload_sizes import Kind
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
-from .pacing import Pace
-from .policies import Policies
-from .records import LeftOut, NotYet, Place, Records
-from .reports import Reports
-from .sealing import Answer, Decision, Gang, Record, decide
-from .sizes import Kind
-from .sizing import Sized, object_of, size
-from .waiting import Waiting, refused_event, waiting_event
+from .overrides.watch import Policies
+from .pods.reports import Reports
+from .workload_watch import Objects
 from .writer import Writer, obstacle
 
 __all__ = ["Controller"]

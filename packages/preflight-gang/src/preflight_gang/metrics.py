@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from . import codes
-from .fleet import Fleet
-from .labels import Labels
+from . import error_codes
+from .label_values import Labels
+from .last_results import Fleet
 
 __all__ = ["Metrics"]
 
@@ -38,7 +38,7 @@ class _ByNode:
     def inc(self, namespace: str, check: str, node: str, code: str) -> None:
         for gone in self._nodes.use("", node):
             self._remove([series for series in self._series if series[1] == gone])
-        label = codes.known(check, code)
+        label = error_codes.known(check, code)
         if label is None:
             label = code
             for gone in self._codes.setdefault(check, Labels(_MOST_CODES)).use(namespace, code):
@@ -198,7 +198,7 @@ class Metrics:
         shown = {namespace for namespace, _ in by_namespace.most_common(_MOST_NAMESPACES)}
         self.unchecked.clear()
         for (namespace, reason), pods in found.items():
-            self.unchecked.labels(namespace if namespace in shown else codes.OTHER, reason).inc(pods)
+            self.unchecked.labels(namespace if namespace in shown else error_codes.OTHER, reason).inc(pods)
 
     def mirrored(self, mirrors: Mirrors) -> None:
         """Show how well the mirrors follow the cluster."""

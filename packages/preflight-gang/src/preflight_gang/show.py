@@ -12,15 +12,15 @@ from preflight_kube.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
-from .delivery import owned_by
-from .members import config_maps
-from .membership import Key, Member, Stage, key_of, member
+from .gangs.delivery import owned_by
+from .gangs.membership import Key, Member, Stage, key_of, member
+from .gangs.participants import object_of, size
+from .gangs.records import Records
+from .gangs.sealing import Answer, Gang, decide
+from .gangs.sources import Sources
+from .gangs.state import config_maps
+from .gangs.workload_sizes import Kind, Known
 from .objects import ConfigMap, Pod
-from .records import Records
-from .sealing import Answer, Gang, decide
-from .sizes import Kind, Known
-from .sizing import object_of, size
-from .sources import Sources
 from .writer import obstacle, record_in
 
 __all__ = ["render", "show"]

@@ -19,12 +19,12 @@ from preflight_kube.jsonpatch import set_annotation
 from preflight_kube.refusals import FIRST, Refusals
 from preflight_proto.history import Past
 
-from .delivery import config_map, owned_by, record_of, roster_patch
 from .fairness import FairLimiter
-from .membership import Member
+from .gangs.delivery import config_map, owned_by, record_of, roster_patch
+from .gangs.membership import Member
+from .gangs.sealing import Answer, Gang, Record
 from .metrics import Metrics
 from .objects import ConfigMap, Metadata
-from .sealing import Answer, Gang, Record
 
 __all__ = ["Writer", "obstacle", "record_in"]
 

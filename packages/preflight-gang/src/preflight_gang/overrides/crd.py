@@ -10,7 +10,7 @@ from preflight_kube.conditions import Conditions
 from preflight_kube.crd import Column, condition_column
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, Spec
 
-from .policy import RULES
+from .acceptance import RULES
 
 __all__ = ["crd"]
 

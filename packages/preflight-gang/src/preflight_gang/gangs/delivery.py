@@ -16,8 +16,8 @@ from preflight_proto import names
 from preflight_proto.history import Past
 from preflight_proto.roster import Roster, encode_roster
 
+from ..objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
 from .membership import Member
-from .objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
 from .sealing import Answer, Gang, Record, Seat
 
 __all__ = ["ROSTER_VERSION", "TooLarge", "config_map", "owned_by", "record_of", "roster_patch", "seal", "unpacked_size"]

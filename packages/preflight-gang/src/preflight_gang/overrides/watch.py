@@ -12,9 +12,9 @@ from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Queue
 from preflight_proto.policy import path
 
-from .metrics import Metrics
-from .policy import Policy, judge, status
-from .writer import Writer
+from ..metrics import Metrics
+from ..writer import Writer
+from .acceptance import Policy, judge, status
 
 __all__ = ["Policies"]
 

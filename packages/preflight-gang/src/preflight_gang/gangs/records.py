@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+from ..objects import GANG_SOURCE_ANNOTATION, ConfigMap
 from .delivery import owned_by, record_of, unpacked_size
-from .members import config_maps
 from .membership import Key
-from .objects import GANG_SOURCE_ANNOTATION, ConfigMap
 from .sealing import Record
+from .state import config_maps
 
 __all__ = ["LeftOut", "NotYet", "Place", "Records"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .events import event
+from ..events import event
 from .membership import Member, Stage
 from .sealing import Answer, Gang
 

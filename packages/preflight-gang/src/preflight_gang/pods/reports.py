@@ -18,18 +18,18 @@ from preflight_kube.workqueue import Queue
 from preflight_proto import names
 from preflight_proto.history import Past
 
-from .codes import OTHER
-from .config import Config
-from .events import timestamp
-from .membership import Member, code_word
-from .memory import Memory
-from .metrics import Metrics
-from .namespaces import Namespaces
-from .nodes import facts_patch, goes_with_roster, untold
-from .objects import Node, Pod, node_with
+from ..config import Config
+from ..error_codes import OTHER
+from ..events import timestamp
+from ..gangs.membership import Member, code_word
+from ..gangs.sealing import Gang
+from ..metrics import Metrics
+from ..namespaces import Namespaces
+from ..objects import Node, Pod, node_with
+from ..writer import Writer
+from .history_store import Memory
+from .node_facts import facts_patch, goes_with_roster, untold
 from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
-from .sealing import Gang
-from .writer import Writer
 
 __all__ = ["Reports"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .sizes import (
+from .workload_sizes import (
     Job,
     JobSet,
     Kind,

@@ -16,14 +16,14 @@ from preflight_kube.client import Client, Conflict, KubeError, NotFound
 from preflight_proto import names
 from preflight_proto.history import Past, digest, told
 
-from .config import Config
-from .history import SHARDS, Book, shard_name
-from .membership import Member
-from .nodes import identity
-from .objects import Metadata, Node, Pod
+from ..config import Config
+from ..gangs.membership import Member
+from ..gangs.sealing import Gang
+from ..objects import Metadata, Node, Pod
+from ..writer import Writer
+from .node_facts import identity
+from .node_history import SHARDS, Book, shard_name
 from .results import Ended
-from .sealing import Gang
-from .writer import Writer
 
 __all__ = ["PAUSE", "Memory"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from .membership import Member, Stage
-from .sizes import Known, SizeOf
 from .sources import BUILT_IN, Sources
+from .workload_sizes import Known, SizeOf
 
 __all__ = ["Lookup", "Sized", "object_of", "size"]
 

@@ -14,9 +14,9 @@ import msgspec
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
-from .events import event
-from .membership import STUCK, read
-from .objects import ContainerStatus, Pod, Terminated
+from ..events import event
+from ..gangs.membership import STUCK, read
+from ..objects import ContainerStatus, Pod, Terminated
 
 __all__ = ["PATIENCE", "Ended", "ended_checks", "event_of", "not_started", "stuck_checks"]
 

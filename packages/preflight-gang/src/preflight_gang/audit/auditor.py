@@ -12,10 +12,10 @@ import anyio
 from preflight_kube.client import Client, KubeError
 from preflight_kube.discovery import served
 
+from ..config import Config
+from ..metrics import Metrics
+from ..namespaces import Namespaces
 from .claims import GROUP, Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
-from .config import Config
-from .metrics import Metrics
-from .namespaces import Namespaces
 from .unchecked import CARRIES_CHECKS, LEFT_OUT, Unchecked, why_unchecked
 
 __all__ = ["Audit"]

@@ -16,7 +16,7 @@ from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, 
 
 from .claims import GpuClaims, Origin
 
-__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "Namespace", "Unchecked", "opted_in", "why_unchecked"]
+__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "Unchecked", "why_unchecked"]
 
 LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
 """The label selector of pods without checks."""
@@ -38,17 +38,6 @@ class _About(_Object):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: datetime | None = None
-
-
-class Namespace(_Object):
-    """Of its labels only ours is kept, of its annotations none."""
-
-    metadata: _About
-
-    def __post_init__(self) -> None:
-        label = (self.metadata.labels or {}).get(names.NAMESPACE_LABEL)
-        self.metadata.labels = {} if label is None else {names.NAMESPACE_LABEL: label}
-        self.metadata.annotations = None
 
 
 class _Resources(_Object):
@@ -94,14 +83,6 @@ class Unchecked(_Object):
     def claims(self) -> bool:
         """Whether it asks for devices by claims."""
         return bool(self.spec.resource_claims)
-
-
-def opted_in(namespace: Namespace, listed: Collection[str], excluded: Collection[str]) -> bool:
-    """Whether the pods of a namespace are to be checked: it is labelled or listed, and neither excluded nor switched off."""
-    label = (namespace.metadata.labels or {}).get(names.NAMESPACE_LABEL)
-    if namespace.metadata.name in excluded or label == names.NAMESPACE_DISABLED:
-        return False
-    return label == names.NAMESPACE_ENABLED or namespace.metadata.name in listed
 
 
 def why_unchecked(pod: Unchecked, gpus: Collection[str], claims: GpuClaims | None = None) -> str | None:

@@ -18,7 +18,7 @@ from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster, decode_roster
 from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash, gang_id, naming_source
 
-from .objects import POD_GROUP_ANNOTATION, Condition, ContainerStatus, OwnerReference, Pod, Terminated
+from ..objects import POD_GROUP_ANNOTATION, Condition, ContainerStatus, OwnerReference, Pod, Terminated
 
 __all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "code_word", "gang_check", "key_of", "member", "read"]
 

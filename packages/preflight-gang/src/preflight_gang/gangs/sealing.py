@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from preflight_proto.roster import Answer as Word
 
+from ..objects import OwnerReference
 from .membership import Failure, Member, Stage
-from .objects import OwnerReference
-from .sizing import Sized
+from .participants import Sized
 
 __all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
 

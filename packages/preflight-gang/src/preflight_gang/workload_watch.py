@@ -16,9 +16,9 @@ from preflight_kube.client import Client, KubeError, Unreadable
 from preflight_kube.discovery import served
 from preflight_kube.reflector import Change, Reflector
 
+from .gangs.sources import Sources
+from .gangs.workload_sizes import Kind, Known
 from .objects import OwnerReference
-from .sizes import Kind, Known
-from .sources import Sources
 
 __all__ = ["Objects", "served"]
 

@@ -12,8 +12,8 @@ import msgspec
 from preflight_proto.roster import decode_roster
 from preflight_proto.stamp import ContractError, configmap_name, gang_id
 
+from ..objects import Pod
 from .membership import Key, Member, key_of, member
-from .objects import Pod
 
 __all__ = ["Members", "Placed", "config_maps"]
 
