@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from preflight_gang.gangs.membership import Member, key_of, member
 from preflight_gang.gangs.participants import Sized
-from preflight_gang.gangs.sealing import Gang, Record, Seat
+from preflight_gang.gangs.view import GangView, Record, Seat
 from preflight_gang.objects import Pod
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
@@ -146,11 +146,11 @@ def record(*members: Member, generation: int = 1) -> Record:
     return Record(generation=generation, seats=seats, token="t" * 64, master_port=29500, control_port=29501)
 
 
-def gang(*members: Member, size: int | None = 2, skip: str = "", **fields: Any) -> Gang:
+def gang(*members: Member, size: int | None = 2, skip: str = "", **fields: Any) -> GangView:
     sized = (
         Sized(participants=size) if size is not None and not skip else Sized(skip=skip, unknown="" if skip else "size?")
     )
-    return Gang(
+    return GangView(
         namespace=NS,
         source="labels",
         id="job-1",

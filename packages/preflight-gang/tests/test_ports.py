@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_gang.gangs.delivery import seal
 from preflight_gang.gangs.membership import Member
-from preflight_gang.gangs.sealing import Record
+from preflight_gang.gangs.view import Record
 
 
 def member(name: str, ip: str, *, host_network: bool = True) -> Member:

@@ -192,7 +192,7 @@ def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(chan
             continue
         change = Change(kind, found.metadata.uid, found, None)
         (controller._pod_changed if is_pod else controller._config_map_changed)(change)
-        for key in list(controller._members):
+        for key in list(controller._gangs):
             gang = controller.gang(key)
             assert gang is None or decide(gang) is not None
 

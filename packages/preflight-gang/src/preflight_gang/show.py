@@ -13,12 +13,12 @@ from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
 from .gangs.delivery import owned_by
-from .gangs.membership import Key, Member, Stage, key_of, member
-from .gangs.participants import object_of, size
+from .gangs.membership import Key, Member, Stage, config_maps, key_of, member
+from .gangs.participants import object_of
 from .gangs.records import Records
-from .gangs.sealing import Answer, Gang, decide
+from .gangs.sealing import Answer, decide
 from .gangs.sources import Sources
-from .gangs.state import config_maps
+from .gangs.view import GangView, assemble
 from .gangs.workload_sizes import Kind, Known
 from .objects import ConfigMap, Pod
 from .writer import obstacle, record_in
@@ -50,8 +50,8 @@ async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
         return "\n\n".join(told)
 
 
-async def _gang(client: Client, key: Key, members: list[Member], sources: Sources) -> Gang:
-    namespace, (source, _, raw) = key[0], key[1].partition(":")
+async def _gang(client: Client, key: Key, members: list[Member], sources: Sources) -> GangView:
+    namespace = key[0]
     records, stored = Records(client.clock), dict[str, ConfigMap]()
     for name in dict.fromkeys(config_maps(key)):
         try:
@@ -64,14 +64,12 @@ async def _gang(client: Client, key: Key, members: list[Member], sources: Source
     about: Known | str = "is not looked for"
     if (named := object_of(members)) is not None:
         about = await _object(client, sources.get(named[0], ()), namespace, named[1])
-    everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
-    return Gang(
-        namespace=namespace,
-        source=source,
-        id=raw,
+    return assemble(
+        key,
+        members,
+        lambda *_: about,
+        sources,
         config_map=name,
-        members=everyone,
-        sized=size(namespace, raw, everyone, lambda *_: about, sources),
         record=record_in(stored.get(name)),
         obstacle=obstacle(stored.get(name)),
     )
@@ -94,7 +92,7 @@ async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: s
     return state
 
 
-def render(gang: Gang) -> str:
+def render(gang: GangView) -> str:
     """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for each member), and a table of its members."""
     answers = decide(gang).answers
     first = gang.members[0]
@@ -115,7 +113,7 @@ def render(gang: Gang) -> str:
     return "\n".join(lines)
 
 
-def _state(gang: Gang) -> str:
+def _state(gang: GangView) -> str:
     if gang.sized.skip:
         return f"not tested: {gang.sized.skip}"
     if gang.sized.participants is None:

@@ -6,7 +6,6 @@ then its objects are simply not there.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +13,7 @@ import anyio
 import anyio.abc
 from preflight_kube.client import Client, KubeError, Unreadable
 from preflight_kube.discovery import served
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 
 from .gangs.sources import Sources
@@ -25,7 +25,7 @@ __all__ = ["Objects", "served"]
 ABSENT_RETRY: Final = 60.0
 _FIRST_RETRY: Final = 1.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Objects:
@@ -112,7 +112,7 @@ class Objects:
                 pause = min(2 * pause, ABSENT_RETRY)
                 continue
             if path is not None:
-                log.info("objects that know sizes", extra={"about": {"path": path}})
+                log.info("watching workload objects", path=path)
                 return path
             self._tell(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
             await anyio.sleep(ABSENT_RETRY)

@@ -3,7 +3,6 @@ page; nothing of it is kept."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -11,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 import anyio
 from preflight_kube.client import Client, KubeError
 from preflight_kube.discovery import served
+from preflight_kube.logs import get_logger
 
 from ..config import Config
 from ..metrics import Metrics
@@ -22,7 +22,7 @@ __all__ = ["Audit"]
 
 _CLASSES = (GROUP, "deviceclasses")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Audit:
@@ -63,7 +63,7 @@ class Audit:
             found = await self.count()
         except KubeError as error:
             self._metrics.unchecked.clear()  # not known is not none
-            log.warning("pods without checks could not be counted", extra={"about": {"error": str(error)}})
+            log.warning("audit of unchecked pods failed", error=str(error))
             return
         self._metrics.count_unchecked(found)
         self._metrics.audited.set(time.time())

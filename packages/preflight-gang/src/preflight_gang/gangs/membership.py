@@ -20,7 +20,19 @@ from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_s
 
 from ..objects import POD_GROUP_ANNOTATION, Condition, ContainerStatus, OwnerReference, Pod, Terminated
 
-__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "code_word", "gang_check", "key_of", "member", "read"]
+__all__ = [
+    "STUCK",
+    "Failure",
+    "Key",
+    "Member",
+    "Stage",
+    "code_word",
+    "config_maps",
+    "gang_check",
+    "key_of",
+    "member",
+    "read",
+]
 
 STUCK: Final = {
     "ErrImagePull": "IMAGE_PULL",
@@ -122,6 +134,12 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
         raise ContractError(f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}")
     return (namespace, gang_id(stamp.source, stamp.id)), stamp
+
+
+def config_maps(key: Key) -> tuple[str, str]:
+    """The names that the ConfigMap of a gang may have: the true one, and that of members that were stamped as version 1."""
+    source, _, raw = key[1].partition(":")
+    return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
 
 
 def gang_check(pod: Pod) -> str | None:

@@ -12,9 +12,8 @@ from typing import Final
 
 from ..objects import GANG_SOURCE_ANNOTATION, ConfigMap
 from .delivery import owned_by, record_of, unpacked_size
-from .membership import Key
-from .sealing import Record
-from .state import config_maps
+from .membership import Key, config_maps
+from .view import Record
 
 __all__ = ["LeftOut", "NotYet", "Place", "Records"]
 

@@ -9,72 +9,22 @@ earlier life therefore ignores everything about N.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from preflight_proto.roster import Answer as Word
 
-from ..objects import OwnerReference
 from .membership import Failure, Member, Stage
-from .participants import Sized
+from .view import GangView, Seat
 
-__all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
+__all__ = ["Answer", "Decision", "decide"]
 
 PEER_FAILED: Final = "PEER_FAILED"
 """What a member ends with that was told to fail: it passes a cause on and is none."""
 NAMED: Final = 8
 """How many missing members are named; a roster is an annotation of every member."""
 _READY: Final = frozenset({Stage.CHECKING, Stage.WAITING})
-
-
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as it was sealed; its place in the record is its rank."""
-
-    uid: str
-    name: str
-    ip: str
-    node: str
-    attempt: int
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed generation, as it is committed in the gang's ConfigMap.
-
-    ``passed``: one of its members has had the verdict of all. It is written down where the pod that shows it goes before the others
-    have read theirs.
-    """
-
-    generation: int
-    seats: tuple[Seat, ...]
-    token: str
-    master_port: int
-    control_port: int
-    passed: bool = False
-
-
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
-    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen.
-    ``refused``: members whose pods cannot be written to, by uid, and why."""
-
-    namespace: str
-    source: str
-    id: str
-    config_map: str
-    members: tuple[Member, ...]
-    sized: Sized
-    record: Record | None = None
-    owner: OwnerReference | None = None
-    obstacle: str = ""
-    departed: tuple[Member, ...] = ()
-    refused: Mapping[str, str] = {}
-
-    @property
-    def generation(self) -> int:
-        """The last one sealed. Where the record was deleted, the members still know it."""
-        told = (m.told.generation for m in self.members if m.told is not None and m.told.answer == "sealed")
-        return max([self.record.generation if self.record else 0, *told])
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +46,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     answers: dict[str, Answer] = {}
 
 
-def decide(gang: Gang) -> Decision:
+def decide(gang: GangView) -> Decision:
     """What is to be done about ``gang`` now.
 
     While ``seal`` is set the answers are left out: they follow once the record is committed.
@@ -116,7 +66,7 @@ def decide(gang: Gang) -> Decision:
     return Decision(answers=answers | _forming(gang, forming, generation + 1))
 
 
-def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
+def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
     """Who of the record is still on its way to the test or in it; why the generation is over (empty while it is not); whether it is
     to be written down that it has passed.
 
@@ -161,7 +111,7 @@ def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
     return None
 
 
-def _unheard(gang: Gang, seat: Seat, now: Member | None) -> tuple[int, str] | None:
+def _unheard(gang: GangView, seat: Seat, now: Member | None) -> tuple[int, str] | None:
     """Why a seat's member will never hear that it is sealed; None when it has heard it, or may still do."""
     assert now is not None
     assert gang.record is not None
@@ -173,12 +123,12 @@ def _unheard(gang: Gang, seat: Seat, now: Member | None) -> tuple[int, str] | No
     return 4, f"{seat.name} cannot have its rank: {gang.refused[seat.uid]}"
 
 
-def _ready(gang: Gang, one: Member) -> bool:
+def _ready(gang: GangView, one: Member) -> bool:
     """Whether it can be sealed: it has an address, and its pod can be written to."""
     return one.stage in _READY and one.uid not in gang.refused
 
 
-def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
+def _sealed(gang: GangView, alive: Sequence[Member]) -> dict[str, Answer]:
     record = gang.record
     assert record is not None
     ranks = {seat.uid: rank for rank, seat in enumerate(record.seats)}
@@ -193,7 +143,7 @@ def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
     return answers
 
 
-def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str, Answer]:
+def _forming(gang: GangView, forming: Sequence[Member], generation: int) -> dict[str, Answer]:
     wanted = gang.sized.participants
     on_their_way = [m for m in forming if m.stage is not Stage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
@@ -219,7 +169,7 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
     return answers
 
 
-def _not_replaced(gang: Gang, forming: int) -> list[Member]:
+def _not_replaced(gang: GangView, forming: int) -> list[Member]:
     """The pods that failed last and are over, as many as members are missing: they exist, but take part no more."""
     places = (gang.sized.participants or 0) - forming
     over = [
@@ -248,7 +198,7 @@ def _cause(who: Member, failure: Failure) -> str:
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: Gang, late: Sequence[Member], present: int, besides: str = "") -> tuple[str, ...]:
+def _missing(gang: GangView, late: Sequence[Member], present: int, besides: str = "") -> tuple[str, ...]:
     """Who is missing, for a member to read: the ``late`` ones, ``besides`` itself. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:

@@ -1,6 +1,6 @@
-"""Which pod is a member of which gang, and who had passed when its pod went.
+"""Which pod is a member of which gang, and all else that is kept of each gang.
 
-Pure: it follows what it is shown of pods, one at a time.
+Pure: it follows pods one at a time, as they change.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 import msgspec
 from preflight_proto.roster import decode_roster
-from preflight_proto.stamp import ContractError, configmap_name, gang_id
+from preflight_proto.stamp import ContractError, gang_id
 
 from ..objects import Pod
-from .membership import Key, Member, key_of, member
+from .delivery import RosterWrite
+from .membership import Key, Member, config_maps, key_of, member
+from .pacing import Pace
+from .view import Record
+from .waiting import WaitingEvents
 
-__all__ = ["Members", "Placed", "config_maps"]
+__all__ = ["GangState", "Gangs", "Placed"]
 
 
 class Placed(NamedTuple):
@@ -26,39 +30,66 @@ class Placed(NamedTuple):
     dissolved: bool
 
 
-class Members:
-    """Of all gangs; iterates over those with a member. ``ignored`` hears once of each pod whose stamp cannot be believed: its uid, and why."""
+class GangState:
+    """Everything that is kept of one gang while it has a member."""
 
-    def __init__(self, ignored: Callable[[str, ContractError], None]) -> None:
-        self._tell_ignored = ignored
+    __slots__ = ("departed", "members", "pace", "sealing", "too_large", "waiting", "with_event")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.departed: dict[str, Member] = {}
+        """Those that had passed when their pods went, until the gang's record says so."""
+        self.pace: Pace | None = None
+        """From its first address until it is sealed."""
+        self.waiting = WaitingEvents()
+        self.with_event: set[str] = set()
+        """Members that have an Event in place of their answers."""
+        self.sealing: Record | None = None
+        """The record on nodes' own ports that is being committed."""
+        self.too_large = False
+        """Whether it was logged that no record can hold it."""
+
+    def forget_departed(self, but: Collection[str] = ()) -> None:
+        """Forget them, but for those with these uids."""
+        self.departed = {uid: one for uid, one in self.departed.items() if uid in but}
+
+
+class Gangs:
+    """All gangs that have a member; iterates over their keys. ``on_ignored`` is called once for each pod with an invalid stamp: its uid,
+    and why."""
+
+    def __init__(self, on_ignored: Callable[[str, ContractError], None]) -> None:
+        self._on_ignored = on_ignored
         self._ignored: set[str] = set()
-        self._gangs: dict[Key, dict[str, Member]] = {}
+        self._states: dict[Key, GangState] = {}
         self._key_by_uid: dict[str, Key] = {}
-        self._departed: dict[Key, dict[str, Member]] = {}  # had passed when they went, while it is not written down
 
     def __len__(self) -> int:
-        return len(self._gangs)
+        return len(self._states)
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._gangs)
+        return iter(self._states)
 
-    def of(self, key: Key) -> Collection[Member]:
+    def get(self, key: Key) -> GangState | None:
+        return self._states.get(key)
+
+    def states(self) -> Collection[GangState]:
+        return self._states.values()
+
+    def members(self, key: Key) -> Collection[Member]:
         """The gang's members; empty when it has none left."""
-        return self._gangs.get(key, {}).values()
-
-    def get(self, key: Key, uid: str) -> Member | None:
-        return self._gangs.get(key, {}).get(uid)
+        return state.members.values() if (state := self._states.get(key)) is not None else ()
 
     def at(self, place: tuple[str, str]) -> list[Key]:
         """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where ids hash alike, and where they were
         stamped before sources told them apart."""
-        return [key for key in self._gangs if key[0] == place[0] and place[1] in config_maps(key)]
+        return [key for key in self._states if key[0] == place[0] and place[1] in config_maps(key)]
 
     def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
         """The gangs that a record is of: all of that raw id, where it was written before sources told them apart."""
         if source:
             return [(namespace, gang_id(source, raw))]
-        return [key for key in self._gangs if key[0] == namespace and key[1].partition(":")[2] == raw]
+        return [key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw]
 
     def place(self, pod: Pod, *, gone: bool) -> Placed:
         """Put the pod's member where it belongs now."""
@@ -72,43 +103,31 @@ class Members:
             except ContractError as error:
                 if uid not in self._ignored:
                     self._ignored.add(uid)
-                    self._tell_ignored(uid, error)
+                    self._on_ignored(uid, error)
         before, dissolved = self._key_by_uid.pop(uid, None), False
         if before is not None and (stamped is None or stamped[0] != before):
-            gang = self._gangs[before]
-            gang.pop(uid, None)
+            state = self._states[before]
+            state.members.pop(uid, None)
+            state.with_event.discard(uid)
             if gone and (last := _as_it_was(pod)) is not None:
-                self._departed.setdefault(before, {})[uid] = last
-            if dissolved := not gang:
-                del self._gangs[before]
-                self._departed.pop(before, None)
+                state.departed[uid] = last
+            if dissolved := not state.members:
+                del self._states[before]
         if stamped is None:
             return Placed(before, None, dissolved)
         key, stamp = stamped
-        self._gangs.setdefault(key, {})[uid] = member(pod, stamp)
+        if (state_now := self._states.get(key)) is None:
+            state_now = self._states[key] = GangState()
+        state_now.members[uid] = member(pod, stamp)
         self._key_by_uid[uid] = key
         return Placed(before, key, dissolved)
 
-    def heard(self, key: Key, uid: str, roster: str) -> None:
-        """What a member has been told just now; the watch says so, too, a moment later."""
-        if (known := self.get(key, uid)) is not None:
-            self._gangs[key][uid] = msgspec.structs.replace(known, roster=roster, told=decode_roster(roster))
-
-    def departed(self, key: Key) -> tuple[Member, ...]:
-        """Those who had passed when their pods went, while the gang's record does not say so."""
-        return tuple(self._departed.get(key, {}).values())
-
-    def forget_departed(self, key: Key, but: Collection[str] = ()) -> None:
-        """All of them, or all but those with these uids."""
-        left = {uid: one for uid, one in self._departed.pop(key, {}).items() if uid in but}
-        if left:
-            self._departed[key] = left
-
-
-def config_maps(key: Key) -> tuple[str, str]:
-    """The names that the ConfigMap of a gang may have: the true one, and that of members that were stamped as version 1."""
-    source, _, raw = key[1].partition(":")
-    return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
+    def published(self, key: Key, write: RosterWrite) -> None:
+        """A member's roster has been written. The watch says so too, a moment later or already."""
+        uid, state = write.member.uid, self._states.get(key)
+        known = state.members.get(uid) if state is not None else None
+        if state is not None and known is not None and known.roster == write.member.roster:
+            state.members[uid] = msgspec.structs.replace(known, roster=write.text, told=decode_roster(write.text))
 
 
 def _as_it_was(pod: Pod) -> Member | None:

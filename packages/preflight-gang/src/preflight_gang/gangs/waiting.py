@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from ..events import event
 from .membership import Member, Stage
-from .sealing import Answer, Gang
+from .sealing import Answer
+from .view import GangView
 
-__all__ = ["PATIENCE", "Waiting", "refused_event", "waiting_event"]
+__all__ = ["PATIENCE", "WaitingEvents", "refused_event", "waiting_event"]
 
 PATIENCE: Final = 30.0
 """Seconds that a member has been told to wait before an Event says so: most gangs are complete long before."""
@@ -20,14 +21,14 @@ SLICE: Final = 16
 """Events at once: nobody's rank waits behind a thousand of them."""
 
 
-class Waiting:
+class WaitingEvents:
     """Of one gang: since when which member waits, and which of them has its Event. One a member and generation."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
         self._said: set[tuple[str, int]] = set()
 
-    def due(self, gang: Gang, now: float) -> tuple[list[Member], float | None]:
+    def due(self, gang: GangView, now: float) -> tuple[list[Member], float | None]:
         """Who is to have an Event now, and after how many seconds to ask again (None: when something has changed)."""
         here = {_wait(m): m for m in gang.members if m.stage is Stage.WAITING and m.told and m.told.answer == "wait"}
         self._since = {wait: self._since.get(wait, now) for wait in here}
@@ -46,7 +47,7 @@ def _wait(one: Member) -> tuple[str, int]:
     return one.uid, one.told.generation if one.told else 0
 
 
-def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
+def waiting_event(gang: GangView, one: Member, now: str) -> dict[str, Any]:
     """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
     assert one.told is not None
     return event(
@@ -63,7 +64,7 @@ def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
     )
 
 
-def refused_event(gang: Gang, one: Member, answer: Answer, now: str) -> dict[str, Any]:
+def refused_event(gang: GangView, one: Member, answer: Answer, now: str) -> dict[str, Any]:
     """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to be created at ``now`` (RFC 3339)."""
     words = {
         "wait": "; ".join(answer.missing),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
 from preflight_kube.client import Client
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Queue
 from preflight_proto.policy import path
@@ -24,7 +24,7 @@ WORKERS: Final = 4
 REST: Final = 0.1
 """Seconds between two looks at a namespace, however often its objects change."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Policies:
@@ -71,15 +71,10 @@ class Policies:
                 return  # another version by now, which the watch brings; until then nobody is put in force
             if verdict.reason == "Invalid":
                 self._metrics.config_errors.labels("preflightconfig").inc()
-            log.log(
-                logging.INFO if verdict.accepted else logging.WARNING,
-                "PreflightConfig judged",
-                extra={
-                    "about": {
-                        "preflight_config": f"{namespace}/{about.name}",
-                        "generation": about.generation,
-                        "reason": verdict.reason,
-                        "said": verdict.message,
-                    }
-                },
+            (log.info if verdict.accepted else log.warning)(
+                "PreflightConfig status updated",
+                preflight_config=f"{namespace}/{about.name}",
+                generation=about.generation,
+                reason=verdict.reason,
+                message=verdict.message,
             )

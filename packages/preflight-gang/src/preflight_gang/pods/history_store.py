@@ -5,7 +5,6 @@ Whoever leads reads it once and then keeps it; in between it loses a minute at m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,12 +12,13 @@ from typing import Any, Final
 import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
 from preflight_proto import names
 from preflight_proto.history import Past, digest, told
 
 from ..config import Config
 from ..gangs.membership import Member
-from ..gangs.sealing import Gang
+from ..gangs.view import GangView
 from ..objects import Metadata, Node, Pod
 from ..writer import Writer
 from .node_facts import identity
@@ -31,7 +31,7 @@ PAUSE: Final = 60.0
 """Seconds between two writes of the same records."""
 _KEY: Final = "nodes"
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Stored(msgspec.Struct):
@@ -77,7 +77,7 @@ class Memory:
     # --- what is told
 
     def of(
-        self, gang: Gang, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
+        self, gang: GangView, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
     ) -> Callable[[Member], Past | None]:
         """What each member of a sealed gang is told of its node. ``pod_of``, ``node_of``: by uid and by name."""
         members = {digest(seat.node): seat.node for seat in gang.record.seats} if self._on and gang.record else {}
@@ -109,7 +109,7 @@ class Memory:
                         self._versions[number] = one.metadata.resource_version
                         self._book.read(number, one.data.get(_KEY, ""))
         except KubeError as error:
-            log.warning("what is remembered of nodes could not be read", extra={"about": {"error": str(error)}})
+            log.warning("node history not read", error=str(error))
         else:
             self._read = True
 
@@ -137,8 +137,7 @@ class Memory:
                 self._versions.pop(number, None)
                 self._read = False
             except KubeError as error:
-                about = {"configmap": shard_name(number), "error": str(error)}
-                log.warning("what is remembered of nodes could not be kept", extra={"about": about})
+                log.warning("node history not written", configmap=shard_name(number), error=str(error))
             else:
                 continue
             self._book.changed.add(number)

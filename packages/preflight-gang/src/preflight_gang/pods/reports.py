@@ -6,23 +6,24 @@ from the pod itself. Only pods of opted-in namespaces are counted: in any other 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+import msgspec
 from preflight_kube.client import Client
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Queue
 from preflight_proto import names
-from preflight_proto.history import Past
 
 from ..config import Config
 from ..error_codes import OTHER
 from ..events import timestamp
-from ..gangs.membership import Member, code_word
-from ..gangs.sealing import Gang
+from ..gangs.delivery import RosterWrite
+from ..gangs.membership import code_word
+from ..gangs.view import GangView
 from ..metrics import Metrics
 from ..namespaces import Namespaces
 from ..objects import Node, Pod, node_with
@@ -33,7 +34,7 @@ from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck
 
 __all__ = ["Reports"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WORKERS: Final = 24
 NODES_LATEST: Final = 5.0
@@ -153,14 +154,19 @@ class Reports:
             with anyio.move_on_after(NODES_LATEST):
                 await self._nodes.synced.wait()
 
-    def with_roster(self, uid: str) -> dict[str, str]:
-        """The annotations about its node that go with the pod's first roster."""
-        pod = self._pods.get(uid)
-        return self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
-
-    def past_of(self, gang: Gang) -> Callable[[Member], Past | None]:
-        """What each member of the gang is told of its node's past."""
-        return self.memory.of(gang, self._pods.get, self._nodes.store.get)
+    def completed(self, gang: GangView, writes: Sequence[RosterWrite]) -> list[RosterWrite]:
+        """The writes of a gang's rosters, each with what its pod is to know of its node."""
+        if not writes:
+            return []
+        past = self.memory.of(gang, self._pods.get, self._nodes.store.get)
+        made = []
+        for write in writes:
+            roster, pod = write.roster, self._pods.get(write.member.uid)
+            if roster.answer == "sealed":
+                roster = msgspec.structs.replace(roster, past=past(write.member))
+            facts = self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
+            made.append(msgspec.structs.replace(write, roster=roster, annotations=facts))
+        return made
 
     def _facts(self, pod: Pod) -> dict[str, str]:
         name = pod.spec.node_name
@@ -205,12 +211,8 @@ class Reports:
         if name not in self._left_out and any(ended_checks(pod, self._config.checks)):
             self._left_out.add(name)
             self._metrics.config_errors.labels("namespace").inc()
-            log.warning(
-                "results are not counted: the namespace is not opted in",
-                extra={
-                    "about": {"namespace": name, "advice": "label it, or list it under `namespaces`, if it is to be"}
-                },
-            )
+            advice = "label it, or list it under `namespaces`, if its results are to be counted"
+            log.warning("results ignored: namespace is not opted in", namespace=name, advice=advice)
         return False
 
     def _late(self, pod: Pod) -> tuple[float | None, list[Ended]]:
