@@ -7,13 +7,12 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema
+from preflight_kube import document, schema
 from preflight_kube.configfile import ConfigError
 from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import document
 from .gangs import expression
 from .gangs.sources import BUILT_IN, Sources
 from .gangs.workload_sizes import Kind, sized_by
