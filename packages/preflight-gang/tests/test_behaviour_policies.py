@@ -18,7 +18,7 @@ from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
 from preflight_e2e.waiting import until
 from preflight_gang.metrics import Metrics
 from preflight_gang.overrides.crd import crd
-from preflight_gang.overrides.watch import Policies
+from preflight_gang.overrides.watch import OverrideController
 from preflight_gang.writer import Writer
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
@@ -163,7 +163,7 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         return False
 
     async with Client(target, agent="tests") as client:
-        policies = Policies(client, Metrics())
+        policies = OverrideController(client, Metrics())
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
             group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))

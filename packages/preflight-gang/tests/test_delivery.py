@@ -11,7 +11,7 @@ from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
 from preflight_e2e.plugin import Api
 from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roster_write
-from preflight_gang.gangs.sealing import Answer
+from preflight_gang.gangs.sealing import MemberAnswer
 from preflight_gang.gangs.view import Record, Seat
 from preflight_gang.objects import ConfigMap
 from preflight_kube.client import Client
@@ -55,7 +55,7 @@ def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
 def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:
     nodes = ["a", "a", "b", "a", "b", "c", "d", "e", "f"]
     members = [waiting(f"pod-{rank}", f"10.0.0.{rank}", node=node) for rank, node in enumerate(nodes)]
-    answer = Answer(answer="sealed", generation=1, rank=3)
+    answer = MemberAnswer(answer="sealed", generation=1, rank=3)
     write = roster_write(members[3], answer, record_of_members(*members), epoch=1)
     assert write is not None
     told = decode_roster(write.patch()[-1]["value"])
@@ -66,7 +66,7 @@ def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_m
     before = sealed_roster("uid-pod-0", 0)
     other = waiting("pod-1", "10.0.0.2", node="node-b")
     record = record_of_members(waiting("pod-0", "10.0.0.1"), other)
-    answer = Answer(answer="sealed", generation=1, rank=0)
+    answer = MemberAnswer(answer="sealed", generation=1, rank=0)
     assert roster_write(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
     false = before[:-1] + ',"successors":[[1,"10.9.9.9"]]}'
     write = roster_write(waiting("pod-0", "10.0.0.1", roster=false), answer, record, epoch=2)

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from preflight_gang.gangs.delivery import roster_write, seal
-from preflight_gang.gangs.membership import Member, key_of, member
-from preflight_gang.gangs.sealing import Decision, decide
+from preflight_gang.gangs.membership import GangMember, key_of, member
+from preflight_gang.gangs.sealing import GangDecision, decide
 from preflight_gang.gangs.view import GangView, Record
 from preflight_gang.objects import Pod
 from preflight_proto.roster import decode_roster
@@ -39,7 +39,7 @@ class Sim:
     rank: int = -1
     history: list[tuple[int, int]] = field(default_factory=list)
 
-    def member(self) -> Member:
+    def member(self) -> GangMember:
         statuses = {
             "starting": [],
             "checking": [status("dcgm-diag", "running")],
@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
         self.pods: dict[int, Sim] = {}
         self.record: Record | None = None
         self.sealed: dict[int, Record] = {}
-        self.departed: list[Member] = []
+        self.departed: list[GangMember] = []
         self.passed: set[int] = set()  # generations with a verdict
         self.serial = 0
         for slot in range(SIZE):
@@ -198,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         if decision.seal:
             self.commit(now, decision)
 
-    def look(self) -> Decision:
+    def look(self) -> GangDecision:
         now = self.gang()
         decision = decide(now)
         if decision.seal:
@@ -223,7 +223,7 @@ class Histories(RuleBasedStateMachine):
                 by_uid[one.uid].roster = write.text
         return decision
 
-    def commit(self, now: GangView, decision: Decision) -> None:
+    def commit(self, now: GangView, decision: GangDecision) -> None:
         made = seal(now, decision.seal, "t" * 64)
         assert made.generation not in self.sealed, "a sealed generation never changes"
         self.sealed[made.generation] = made

@@ -7,14 +7,14 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gang import error_codes
-from preflight_gang.label_values import Labels
-from preflight_gang.last_results import Fleet
+from preflight_gang.label_values import LabelValues
+from preflight_gang.last_results import LastResults
 from preflight_gang.metrics import Metrics
 from prometheus_client import generate_latest
 
 
 def test_a_flood_of_values_pushes_out_nobody_elses() -> None:
-    labels = Labels(10)
+    labels = LabelValues(10)
     for value in ("one", "two", "three"):
         assert labels.use("honest", value) == []
     gone = [one for number in range(2100) for one in labels.use("flood", f"v-{number}")]
@@ -24,14 +24,14 @@ def test_a_flood_of_values_pushes_out_nobody_elses() -> None:
 
 
 def test_what_was_used_last_stays() -> None:
-    labels = Labels(2)
+    labels = LabelValues(2)
     for value in ("old", "new", "old"):
         labels.use("ns", value)
     assert labels.use("ns", "third") == ["new"]
 
 
 def test_a_value_of_two_namespaces_stays_while_one_of_them_has_it() -> None:
-    labels = Labels(3)
+    labels = LabelValues(3)
     labels.use("a", "shared")
     labels.use("b", "shared")
     labels.use("b", "mine")
@@ -41,7 +41,7 @@ def test_a_value_of_two_namespaces_stays_while_one_of_them_has_it() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("123456789")), max_size=200))
 def test_there_are_never_more_values_than_the_most(used: list[tuple[str, str]]) -> None:
-    labels, shown = Labels(4), set[str]()
+    labels, shown = LabelValues(4), set[str]()
     for namespace, value in used:
         gone = labels.use(namespace, value)
         shown.add(value)
@@ -109,7 +109,7 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes(
 
 
 def test_ten_thousand_nodes_take_a_bounded_amount_of_memory() -> None:
-    fleet = Fleet(most=10_000)
+    fleet = LastResults(most=10_000)
     tracemalloc.start()
     for number in range(12_000):
         for check in ("dcgm-diag", "nccl-loopback", "nccl-allreduce"):

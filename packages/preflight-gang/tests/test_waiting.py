@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gangs import gang, waiting
-from preflight_gang.gangs.membership import Member
+from preflight_gang.gangs.membership import GangMember
 from preflight_gang.gangs.waiting import PATIENCE, SLICE, WaitingEvents, waiting_event
 from preflight_proto.roster import Roster, encode_roster
 
 
 def told_to_wait(
     number: int, generation: int = 1, missing: tuple[str, ...] = ("pod-9: Unschedulable: no GPU",)
-) -> Member:
+) -> GangMember:
     uid = f"uid-pod-{number}"
     roster = Roster(v=1, pod_uid=uid, generation=generation, epoch=1, answer="wait", missing=missing)
     return waiting(f"pod-{number}", f"10.0.0.{number}", roster=encode_roster(roster))

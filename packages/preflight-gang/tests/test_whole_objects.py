@@ -9,7 +9,7 @@ import msgspec
 from hostile import DEEP, bomb, deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from preflight_gang.audit.unchecked import Unchecked
+from preflight_gang.audit.unchecked import AuditedPod
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
 from preflight_gang.gangs.sealing import decide
@@ -187,7 +187,7 @@ def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(chan
     for kind, item in changes:
         is_pod = "data" not in item and "binaryData" not in item
         found = read(item, Pod if is_pod else ConfigMap)
-        read(item, Unchecked)
+        read(item, AuditedPod)
         if found is None:
             continue
         change = Change(kind, found.metadata.uid, found, None)

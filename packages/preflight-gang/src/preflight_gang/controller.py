@@ -26,25 +26,25 @@ from preflight_proto import names
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError
 
-from .audit.auditor import Audit
+from .audit.auditor import Auditor
 from .config import Config, sources_of
 from .error_codes import OTHER
 from .events import timestamp
 from .gangs.delivery import TooLarge, plan, seal
-from .gangs.membership import Key, Member, Stage
-from .gangs.pacing import Pace
-from .gangs.participants import Sized, object_of
+from .gangs.membership import GangMember, Key, MemberStage
+from .gangs.pacing import AnswerPace
+from .gangs.participants import GangSize, object_of
 from .gangs.records import LeftOut, NotYet, Place, Records
-from .gangs.sealing import Answer, Decision, decide
+from .gangs.sealing import GangDecision, MemberAnswer, decide
 from .gangs.state import Gangs, GangState
 from .gangs.view import GangView, assemble
 from .gangs.waiting import refused_event, waiting_event
-from .gangs.workload_sizes import Kind
+from .gangs.workload_sizes import SizedKind
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
-from .overrides.watch import Policies
+from .overrides.watch import OverrideController
 from .pods.reports import Reports
-from .workload_watch import Objects
+from .workload_watch import WorkloadWatch
 from .writer import Writer, obstacle
 
 __all__ = ["Controller"]
@@ -76,9 +76,9 @@ class Controller:
         self.reports = Reports(client, config, metrics, home)
         self._config = config
         static, doubtful = self.reports.static, self.reports.doubtful
-        self._audit = Audit(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
-        self._policies = Policies(client, metrics)
-        self._objects = Objects(client, self._object_changed, self._sources)
+        self._audit = Auditor(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
+        self._policies = OverrideController(client, metrics)
+        self._objects = WorkloadWatch(client, self._object_changed, self._sources)
         selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
@@ -128,7 +128,7 @@ class Controller:
         if now is not None and (state := self._gangs.get(now)) is not None and state.pace is None:
             one = state.members[uid]
             if one.ip and one.alive:
-                state.pace = Pace(self._client.clock())
+                state.pace = AnswerPace(self._client.clock())
         self._metrics.gangs.set(len(self._gangs))
         for key in {before, now}:
             if key is not None:
@@ -196,7 +196,7 @@ class Controller:
         if record is not None:
             state.forget_departed(but=set() if record.passed else {seat.uid for seat in record.seats})
 
-    def _object_changed(self, kind: Kind, namespace: str, name: str) -> None:
+    def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
         """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
         for key in self._gangs:
             if namespace and key[0] != namespace:
@@ -254,7 +254,7 @@ class Controller:
     def _place(self, key: Key) -> Place:
         return self._config_maps.place(key, earlier=any(one.earlier for one in self._gangs.members(key)))
 
-    def _unreachable(self, members: Iterable[Member]) -> dict[str, str]:
+    def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
         """Those whose pods cannot be written to, and why."""
         if self._writer is None or not self._writer.pods:
             return {}
@@ -292,31 +292,35 @@ class Controller:
         if self._unreachable(gang.members).keys() != gang.refused.keys():
             times.append(0.0)  # it concerns the answers of the others, too
         if self.reports.namespaces.opted_in(key[0]):
-            asking = (answers.get(one.uid) for one in gang.members if one.stage is Stage.WAITING)
+            asking = (answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING)
             waits = any(answer is not None and answer.answer == "wait" for answer in asking)
             times.append(await self._say_who_is_missing(writer, key) if waits else None)
             times.append(await self._say_who_has_no_answer(writer, key, answers) if writer.pods else None)
         return min((seconds for seconds in times if seconds is not None), default=None)
 
-    def _due(self, key: Key, gang: GangView, answers: dict[str, Answer]) -> tuple[dict[str, Answer], float | None]:
+    def _due(
+        self, key: Key, gang: GangView, answers: dict[str, MemberAnswer]
+    ) -> tuple[dict[str, MemberAnswer], float | None]:
         """The answers that are to be written now, and after how many seconds there may be more."""
         state, now = self._gangs.get(key), self._client.clock()
         if state is None:
             return answers, None
-        pace = state.pace or Pace(now)
+        pace = state.pace or AnswerPace(now)
         due, again = pace.due(gang.members, answers, now)
         if again is not None:
             state.pace = pace
         return due, again
 
-    async def _publish(self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, Answer]) -> float | None:
+    async def _publish(
+        self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
         """Write the rosters that the answers make; after how many seconds to try again, if some could not be written."""
         sent = await writer.send(key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch)))
         for write in sent.written:
             self._gangs.published(key, write)
         return sent.again
 
-    async def _write(self, writer: Writer, key: Key, gang: GangView, decision: Decision) -> GangView | None:
+    async def _write(self, writer: Writer, key: Key, gang: GangView, decision: GangDecision) -> GangView | None:
         """The gang once its record says what was decided. Raises :class:`KubeError`."""
         if decision.seal:
             gang = await self._commit(writer, key, gang, decision.seal)
@@ -344,7 +348,9 @@ class Controller:
             state.waiting.said(one)
         return again
 
-    async def _say_who_has_no_answer(self, writer: Writer, key: Key, answers: Mapping[str, Answer]) -> float | None:
+    async def _say_who_has_no_answer(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
         """An Event on each member whose pod takes no annotation, with its answer; after how many seconds there may be more."""
         gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
         if gang is None or state is None:
@@ -360,7 +366,7 @@ class Controller:
                 state.with_event.add(one.uid)
         return min(left, default=None)
 
-    async def _commit(self, writer: Writer, key: Key, gang: GangView, chosen: tuple[Member, ...]) -> GangView:
+    async def _commit(self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]) -> GangView:
         """The gang as it is once it is sealed, or cannot be for its size. Raises :class:`KubeError`."""
         place = (gang.namespace, gang.config_map)
         own_ports = any(one.host_network for one in chosen)
@@ -377,7 +383,7 @@ class Controller:
             if not state.too_large:
                 state.too_large = True
                 log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
-            return msgspec.structs.replace(gang, sized=Sized(skip=str(error)))
+            return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
         finally:
             state.sealing = None
         if written is None:

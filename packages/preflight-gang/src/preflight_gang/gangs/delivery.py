@@ -16,8 +16,8 @@ from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
 
 from ..objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
-from .membership import Member
-from .sealing import Answer
+from .membership import GangMember
+from .sealing import MemberAnswer
 from .view import GangView, Record, Seat
 
 __all__ = [
@@ -70,7 +70,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool = False
 
 
-def seal(gang: GangView, chosen: Sequence[Member], token: str, taken: Collection[int] = ()) -> Record:
+def seal(gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()) -> Record:
     """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports but those ``taken``."""
     generation = gang.generation + 1
     port = PORT
@@ -187,7 +187,7 @@ def record_of(found: ConfigMap) -> Record | None:
 class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
     """The roster to be written to a member's pod, and the annotations that go with it."""
 
-    member: Member
+    member: GangMember
     roster: Roster
     annotations: Mapping[str, str] = {}
 
@@ -207,7 +207,7 @@ class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan(gang: GangView, answers: Mapping[str, Answer], epoch: int) -> list[RosterWrite]:
+def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> list[RosterWrite]:
     """What is to be written so that each member has its answer; again to those whose pods were refused: whether they can be by now."""
     writes = []
     for one in gang.members:
@@ -221,7 +221,7 @@ def plan(gang: GangView, answers: Mapping[str, Answer], epoch: int) -> list[Rost
     return writes
 
 
-def roster_write(member: Member, answer: Answer, record: Record | None, epoch: int) -> RosterWrite | None:
+def roster_write(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> RosterWrite | None:
     """What gives ``member`` its answer; None when its pod has it already, from whichever leader."""
     roster, told = _roster(member, answer, record, epoch), member.told
     if told is not None:
@@ -234,7 +234,7 @@ def roster_write(member: Member, answer: Answer, record: Record | None, epoch: i
     return RosterWrite(member=member, roster=roster)
 
 
-def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -> Roster:
+def _roster(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> Roster:
     common: dict[str, Any] = {
         "v": ROSTER_VERSION,
         "pod_uid": member.uid,
@@ -281,5 +281,5 @@ def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _pod_reference(member: Member) -> OwnerReference:
+def _pod_reference(member: GangMember) -> OwnerReference:
     return OwnerReference(api_version="v1", kind="Pod", name=member.name, uid=member.uid)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from .membership import Member, Stage
-from .sealing import Answer
+from .membership import GangMember, MemberStage
+from .sealing import MemberAnswer
 
-__all__ = ["Pace"]
+__all__ = ["AnswerPace"]
 
 FIRST: Final = 1.0
 """Seconds, at least, that a new gang is given to complete before its members are told to wait: most do, and need one write."""
@@ -23,7 +23,7 @@ SLICE: Final = 64
 """Members told before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
 
 
-class Pace:
+class AnswerPace:
     """Of one gang, from its first address at ``since`` until it is sealed."""
 
     def __init__(self, since: float) -> None:
@@ -32,8 +32,8 @@ class Pace:
         self._left: list[str] = []
 
     def due(
-        self, members: Iterable[Member], answers: Mapping[str, Answer], now: float
-    ) -> tuple[dict[str, Answer], float | None]:
+        self, members: Iterable[GangMember], answers: Mapping[str, MemberAnswer], now: float
+    ) -> tuple[dict[str, MemberAnswer], float | None]:
         """The answers but for the waits whose turn it is not; and after how many seconds to ask again.
 
         A member without a roster whose gang check does not run yet gets no answer to wait: most gangs are complete before their
@@ -45,7 +45,7 @@ class Pace:
             answer = answers.get(one.uid)
             if answer is None or answer.answer != "wait":
                 continue
-            if one.told is None and one.stage is not Stage.WAITING:
+            if one.told is None and one.stage is not MemberStage.WAITING:
                 left_out.add(one.uid)
             else:
                 told = one.told

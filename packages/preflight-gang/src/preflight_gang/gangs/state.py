@@ -14,8 +14,8 @@ from preflight_proto.stamp import ContractError, gang_id
 
 from ..objects import Pod
 from .delivery import RosterWrite
-from .membership import Key, Member, config_maps, key_of, member
-from .pacing import Pace
+from .membership import GangMember, Key, config_maps, key_of, member
+from .pacing import AnswerPace
 from .view import Record
 from .waiting import WaitingEvents
 
@@ -36,10 +36,10 @@ class GangState:
     __slots__ = ("departed", "members", "pace", "sealing", "too_large", "waiting", "with_event")
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
-        self.departed: dict[str, Member] = {}
+        self.members: dict[str, GangMember] = {}
+        self.departed: dict[str, GangMember] = {}
         """Those that had passed when their pods went, until the gang's record says so."""
-        self.pace: Pace | None = None
+        self.pace: AnswerPace | None = None
         """From its first address until it is sealed."""
         self.waiting = WaitingEvents()
         self.with_event: set[str] = set()
@@ -76,7 +76,7 @@ class Gangs:
     def states(self) -> Collection[GangState]:
         return self._states.values()
 
-    def members(self, key: Key) -> Collection[Member]:
+    def members(self, key: Key) -> Collection[GangMember]:
         """The gang's members; empty when it has none left."""
         return state.members.values() if (state := self._states.get(key)) is not None else ()
 
@@ -130,7 +130,7 @@ class Gangs:
             state.members[uid] = msgspec.structs.replace(known, roster=write.text, told=decode_roster(write.text))
 
 
-def _as_it_was(pod: Pod) -> Member | None:
+def _as_it_was(pod: Pod) -> GangMember | None:
     """The member that a deleted pod was, if it had passed the test of a generation."""
     try:
         stamped = key_of(pod)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ..objects import OwnerReference
-from .membership import Key, Member
-from .participants import Lookup, Sized, size
+from .membership import GangMember, Key
+from .participants import GangSize, Lookup, size
 from .sources import Sources
 
 __all__ = ["GangView", "Record", "Seat", "assemble"]
@@ -48,12 +48,12 @@ class GangView(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     id: str
     config_map: str
-    members: tuple[Member, ...]
-    sized: Sized
+    members: tuple[GangMember, ...]
+    sized: GangSize
     record: Record | None = None
     owner: OwnerReference | None = None
     obstacle: str = ""
-    departed: tuple[Member, ...] = ()
+    departed: tuple[GangMember, ...] = ()
     refused: Mapping[str, str] = {}
 
     @property
@@ -65,7 +65,7 @@ class GangView(msgspec.Struct, frozen=True, kw_only=True):
 
 def assemble(
     key: Key,
-    members: Iterable[Member],
+    members: Iterable[GangMember],
     lookup: Lookup,
     sources: Sources,
     *,
@@ -73,7 +73,7 @@ def assemble(
     record: Record | None,
     owner: OwnerReference | None = None,
     obstacle: str = "",
-    departed: tuple[Member, ...] = (),
+    departed: tuple[GangMember, ...] = (),
     refused: Mapping[str, str] = {},
 ) -> GangView:
     """The view of the gang ``key`` with these members (at least one); the other arguments are fields of :class:`GangView`."""

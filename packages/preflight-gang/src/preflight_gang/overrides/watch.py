@@ -14,9 +14,9 @@ from preflight_proto.policy import path
 
 from ..metrics import Metrics
 from ..writer import Writer
-from .acceptance import Policy, judge, status
+from .acceptance import NamespaceOverride, judge, status
 
-__all__ = ["Policies"]
+__all__ = ["OverrideController"]
 
 ABSENT_RETRY: Final = 60.0
 """Seconds after which it is seen whether the cluster has the definition by now."""
@@ -27,20 +27,20 @@ REST: Final = 0.1
 log = get_logger(__name__)
 
 
-class Policies:
+class OverrideController:
     """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does. No gang waits for any of it."""
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.seen: dict[str, dict[str, Policy]] = {}
+        self.seen: dict[str, dict[str, NamespaceOverride]] = {}
         """By namespace and uid."""
         self._namespaces: Queue = Queue("namespace", lambda _: REST)
-        self._mirror = Reflector(client, path(), Policy, on_change=self._changed, absent_retry=ABSENT_RETRY)
+        self._mirror = Reflector(client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY)
 
     async def mirror(self) -> None:
         await self._mirror.run()
 
-    def _changed(self, change: Change[Policy]) -> None:
+    def _changed(self, change: Change[NamespaceOverride]) -> None:
         namespace = change.object.metadata.namespace
         known = self.seen.setdefault(namespace, {})
         if change.kind == "deleted":

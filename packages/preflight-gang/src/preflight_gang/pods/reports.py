@@ -28,9 +28,9 @@ from ..metrics import Metrics
 from ..namespaces import Namespaces
 from ..objects import Node, Pod, node_with
 from ..writer import Writer
-from .history_store import Memory
+from .history_store import HistoryStore
 from .node_facts import facts_patch, goes_with_roster, untold
-from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
+from .results import PATIENCE, EndedCheck, ended_checks, event_of, not_started, stuck_checks
 
 __all__ = ["Reports"]
 
@@ -62,7 +62,7 @@ class Reports:
             key=lambda node: node.metadata.name,
         )
         self._nodes_wanted = anyio.Event()
-        self.memory = Memory(client, config, home)
+        self.memory = HistoryStore(client, config, home)
         metrics.remembered = self.memory.shown
 
     # --- what changes
@@ -215,7 +215,7 @@ class Reports:
             log.warning("results ignored: namespace is not opted in", namespace=name, advice=advice)
         return False
 
-    def _late(self, pod: Pod) -> tuple[float | None, list[Ended]]:
+    def _late(self, pod: Pod) -> tuple[float | None, list[EndedCheck]]:
         """Checks that have not been started for too long, and the seconds until the next one will be."""
         waits, late = [], []
         for check, status in stuck_checks(pod, self._config.checks):
@@ -226,7 +226,7 @@ class Reports:
                 late.append(not_started(status, check))
         return min(waits, default=None), late
 
-    def _note(self, pod: Pod, node: str, ended: Ended) -> None:
+    def _note(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """What the run says of its node, whoever has counted it."""
         if ended.finished is not None and node in self._nodes.store:
             at = min(ended.finished, datetime.now(UTC)).timestamp()
@@ -234,7 +234,7 @@ class Reports:
             self._metrics.fleet.note(node, ended.check, at, passed=passed, gbps=ended.result.measured)
             self.memory.note(pod, self._nodes.store.get(node), ended)
 
-    def _count(self, pod: Pod, node: str, ended: Ended) -> None:
+    def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
         result, namespace = ended.result, pod.metadata.namespace
         self._metrics.checks.labels(ended.check, result.outcome).inc()
