@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from preflight_gang.membership import Member, key_of, member
+from preflight_gang.gangs.membership import GangMember, key_of, member
+from preflight_gang.gangs.participants import GangSize
+from preflight_gang.gangs.view import GangView, Record, Seat
 from preflight_gang.objects import Pod
-from preflight_gang.sealing import Gang, Record, Seat
-from preflight_gang.sizing import Sized
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash, naming_source
@@ -105,30 +105,30 @@ def pod(name: str, **fields: Any) -> Pod:
     return msgspec.convert(pod_json(name, **fields), Pod)
 
 
-def a_member(name: str, **fields: Any) -> Member:
+def a_member(name: str, **fields: Any) -> GangMember:
     made = pod(name, **fields)
     stamped = key_of(made)
     assert stamped is not None
     return member(made, stamped[1])
 
 
-def checking(name: str, ip: str, **fields: Any) -> Member:
+def checking(name: str, ip: str, **fields: Any) -> GangMember:
     """In its first check, addressed."""
     return a_member(name, ip=ip, statuses=[status("dcgm-diag", "running")], **fields)
 
 
-def waiting(name: str, ip: str, *, restarts: int = 0, **fields: Any) -> Member:
+def waiting(name: str, ip: str, *, restarts: int = 0, **fields: Any) -> GangMember:
     """Its gang check runs."""
     done = [status("dcgm-diag", "ended"), status("nccl-allreduce", "running", restarts=restarts)]
     return a_member(name, ip=ip, statuses=done, **fields)
 
 
-def passed(name: str, ip: str, **fields: Any) -> Member:
+def passed(name: str, ip: str, **fields: Any) -> GangMember:
     done = [status("dcgm-diag", "ended"), status("nccl-allreduce", "ended")]
     return a_member(name, ip=ip, statuses=done, **{"phase": "Running", **fields})
 
 
-def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> Member:
+def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> GangMember:
     """A check failed and waits to be started again (or the pod is over, with phase Failed)."""
     message = '{"v":1,"check":"%s","outcome":"failed","code":"%s","gated":true,"duration":9.5,"reason":"why."}'
     at = fields.pop("at", "")
@@ -141,16 +141,18 @@ def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> Member:
     return a_member(name, ip=ip, statuses=done, **fields)
 
 
-def record(*members: Member, generation: int = 1) -> Record:
+def record(*members: GangMember, generation: int = 1) -> Record:
     seats = tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in members)
     return Record(generation=generation, seats=seats, token="t" * 64, master_port=29500, control_port=29501)
 
 
-def gang(*members: Member, size: int | None = 2, skip: str = "", **fields: Any) -> Gang:
+def gang(*members: GangMember, size: int | None = 2, skip: str = "", **fields: Any) -> GangView:
     sized = (
-        Sized(participants=size) if size is not None and not skip else Sized(skip=skip, unknown="" if skip else "size?")
+        GangSize(participants=size)
+        if size is not None and not skip
+        else GangSize(skip=skip, unknown="" if skip else "size?")
     )
-    return Gang(
+    return GangView(
         namespace=NS,
         source="labels",
         id="job-1",

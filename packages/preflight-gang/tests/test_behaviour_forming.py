@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
-from preflight_gang import delivery, waiting
+from preflight_testing.waiting import until
+from preflight_gang.gangs import delivery, waiting
 from preflight_kube.client import NotFound
 from preflight_kube.connection import Connection
 from preflight_proto import names
-from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +165,7 @@ async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
     rosters = await cluster.answered("skip", "pod-0", "pod-1")
     assert {r.reason for r in rosters} == {"the record of 2 members does not fit into a ConfigMap's 1 MiB"}
     await settled(cluster, leading)
-    said = [one for one in caplog.records if one.message == "not tested"]
+    said = [one for one in caplog.records if one.message == "gang skipped: record too large"]
     assert len(said) == 1
     assert not any(one.is_record for one in leading.wire.sent)
 

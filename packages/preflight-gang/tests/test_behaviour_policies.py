@@ -12,17 +12,18 @@ import msgspec
 import pytest
 from leading import Leading, leads
 from played import played
-from preflight_gang.crd import crd
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.plugin import Api
+from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_testing.waiting import until
 from preflight_gang.metrics import Metrics
-from preflight_gang.policies import Policies
+from preflight_gang.overrides.crd import crd
+from preflight_gang.overrides.watch import OverrideController
 from preflight_gang.writer import Writer
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.plugin import Api
-from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -163,7 +164,7 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         return False
 
     async with Client(target, agent="tests") as client:
-        policies = Policies(client, Metrics())
+        policies = OverrideController(client, Metrics())
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
             group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))
@@ -215,7 +216,7 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
     bare: tuple[Connection, Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, define = bare
-    monkeypatch.setattr("preflight_gang.policies.ABSENT_RETRY", 0.2)
+    monkeypatch.setattr("preflight_gang.overrides.watch.ABSENT_RETRY", 0.2)
     async with Client(target, agent="tests") as client, played(client, "default") as cluster, leads(target):
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_gang import delivery
+from preflight_gang.gangs import delivery
 
 pytestmark = pytest.mark.anyio
 

@@ -50,9 +50,9 @@ async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
         uid = await cluster.admit("forged", stamp="me too")
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
-        (sealed,) = [line for line in one.said("sealed") if line["gang"].startswith(cluster.namespace)]
+        (sealed,) = [line for line in one.said("gang sealed") if line["gang"].startswith(cluster.namespace)]
         assert sealed["gang"] == f"{cluster.namespace}/labels:job-1"
-        (ignored,) = one.said("a stamp is ignored")
+        (ignored,) = one.said("invalid gang stamp ignored")
         assert (ignored["level"], ignored["uid"]) == ("warning", uid)
         assert (await one.metrics())[("preflight_config_errors_total", "stamp")] == 1
         waited = {

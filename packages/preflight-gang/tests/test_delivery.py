@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
-from preflight_gang.delivery import TooLarge, config_map, record_of, roster_patch
+from preflight_testing.plugin import Api
+from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roster_write
+from preflight_gang.gangs.sealing import MemberAnswer
+from preflight_gang.gangs.view import Record, Seat
 from preflight_gang.objects import ConfigMap
-from preflight_gang.sealing import Answer, Record, Seat
 from preflight_kube.client import Client
 from preflight_proto.roster import decode_roster
-from preflight_testing.plugin import Api
 
 ROOM = 1024 * 1024
 
@@ -54,10 +55,10 @@ def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
 def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:
     nodes = ["a", "a", "b", "a", "b", "c", "d", "e", "f"]
     members = [waiting(f"pod-{rank}", f"10.0.0.{rank}", node=node) for rank, node in enumerate(nodes)]
-    answer = Answer(answer="sealed", generation=1, rank=3)
-    patch = roster_patch(members[3], answer, record_of_members(*members), epoch=1)
-    assert patch is not None
-    told = decode_roster(patch[-1]["value"])
+    answer = MemberAnswer(answer="sealed", generation=1, rank=3)
+    write = roster_write(members[3], answer, record_of_members(*members), epoch=1)
+    assert write is not None
+    told = decode_roster(write.patch()[-1]["value"])
     assert told.successors == ((2, "10.0.0.2"), (5, "10.0.0.5"), (6, "10.0.0.6"), (7, "10.0.0.7"))
 
 
@@ -65,12 +66,12 @@ def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_m
     before = sealed_roster("uid-pod-0", 0)
     other = waiting("pod-1", "10.0.0.2", node="node-b")
     record = record_of_members(waiting("pod-0", "10.0.0.1"), other)
-    answer = Answer(answer="sealed", generation=1, rank=0)
-    assert roster_patch(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
+    answer = MemberAnswer(answer="sealed", generation=1, rank=0)
+    assert roster_write(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
     false = before[:-1] + ',"successors":[[1,"10.9.9.9"]]}'
-    patch = roster_patch(waiting("pod-0", "10.0.0.1", roster=false), answer, record, epoch=2)
-    assert patch is not None
-    assert decode_roster(patch[-1]["value"]).successors == ((1, "10.0.0.2"),)
+    write = roster_write(waiting("pod-0", "10.0.0.1", roster=false), answer, record, epoch=2)
+    assert write is not None
+    assert decode_roster(write.patch()[-1]["value"]).successors == ((1, "10.0.0.2"),)
 
 
 def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:

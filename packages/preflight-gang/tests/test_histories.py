@@ -13,10 +13,11 @@ from gangs import gang, pod_json, status
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from preflight_gang.delivery import roster_patch, seal
-from preflight_gang.membership import Member, key_of, member
+from preflight_gang.gangs.delivery import roster_write, seal
+from preflight_gang.gangs.membership import GangMember, key_of, member
+from preflight_gang.gangs.sealing import GangDecision, decide
+from preflight_gang.gangs.view import GangView, Record
 from preflight_gang.objects import Pod
-from preflight_gang.sealing import Decision, Gang, Record, decide
 from preflight_proto.roster import decode_roster
 
 SIZE = 3
@@ -38,7 +39,7 @@ class Sim:
     rank: int = -1
     history: list[tuple[int, int]] = field(default_factory=list)
 
-    def member(self) -> Member:
+    def member(self) -> GangMember:
         statuses = {
             "starting": [],
             "checking": [status("dcgm-diag", "running")],
@@ -63,13 +64,13 @@ class Histories(RuleBasedStateMachine):
         self.pods: dict[int, Sim] = {}
         self.record: Record | None = None
         self.sealed: dict[int, Record] = {}
-        self.departed: list[Member] = []
+        self.departed: list[GangMember] = []
         self.passed: set[int] = set()  # generations with a verdict
         self.serial = 0
         for slot in range(SIZE):
             self.created_or_replaced(slot)
 
-    def gang(self) -> Gang:
+    def gang(self) -> GangView:
         return gang(
             *(p.member() for p in self.pods.values()), size=SIZE, record=self.record, departed=tuple(self.departed)
         )
@@ -197,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         if decision.seal:
             self.commit(now, decision)
 
-    def look(self) -> Decision:
+    def look(self) -> GangDecision:
         now = self.gang()
         decision = decide(now)
         if decision.seal:
@@ -217,12 +218,12 @@ class Histories(RuleBasedStateMachine):
             if answer is None:
                 continue
             assert not (answer.answer == "fail" and answer.generation in self.passed), "a verdict of all stays one"
-            patch = roster_patch(one, answer, now.record, epoch=1)
-            if patch is not None:
-                by_uid[one.uid].roster = patch[-1]["value"]
+            write = roster_write(one, answer, now.record, epoch=1)
+            if write is not None:
+                by_uid[one.uid].roster = write.text
         return decision
 
-    def commit(self, now: Gang, decision: Decision) -> None:
+    def commit(self, now: GangView, decision: GangDecision) -> None:
         made = seal(now, decision.seal, "t" * 64)
         assert made.generation not in self.sealed, "a sealed generation never changes"
         self.sealed[made.generation] = made
@@ -262,11 +263,11 @@ class Histories(RuleBasedStateMachine):
             answer = decision.answers.get(one.uid)
             if answer is None:
                 continue
-            patch = roster_patch(one, answer, now.record, epoch=1)
-            if patch is None:
+            write = roster_write(one, answer, now.record, epoch=1)
+            if write is None:
                 continue
-            told = msgspec.structs.replace(one, roster=patch[-1]["value"], told=decode_roster(patch[-1]["value"]))
-            assert roster_patch(told, answer, now.record, epoch=2) is None
+            told = msgspec.structs.replace(one, roster=write.text, told=decode_roster(write.text))
+            assert roster_write(told, answer, now.record, epoch=2) is None
 
     @rule()
     def a_fair_healthy_history_ends_sealed(self) -> None:

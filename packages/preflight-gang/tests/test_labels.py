@@ -6,15 +6,15 @@ import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang import codes
-from preflight_gang.fleet import Fleet
-from preflight_gang.labels import Labels
+from preflight_gang import error_codes
+from preflight_gang.label_values import LabelValues
+from preflight_gang.last_results import LastResults
 from preflight_gang.metrics import Metrics
 from prometheus_client import generate_latest
 
 
 def test_a_flood_of_values_pushes_out_nobody_elses() -> None:
-    labels = Labels(10)
+    labels = LabelValues(10)
     for value in ("one", "two", "three"):
         assert labels.use("honest", value) == []
     gone = [one for number in range(2100) for one in labels.use("flood", f"v-{number}")]
@@ -24,14 +24,14 @@ def test_a_flood_of_values_pushes_out_nobody_elses() -> None:
 
 
 def test_what_was_used_last_stays() -> None:
-    labels = Labels(2)
+    labels = LabelValues(2)
     for value in ("old", "new", "old"):
         labels.use("ns", value)
     assert labels.use("ns", "third") == ["new"]
 
 
 def test_a_value_of_two_namespaces_stays_while_one_of_them_has_it() -> None:
-    labels = Labels(3)
+    labels = LabelValues(3)
     labels.use("a", "shared")
     labels.use("b", "shared")
     labels.use("b", "mine")
@@ -41,7 +41,7 @@ def test_a_value_of_two_namespaces_stays_while_one_of_them_has_it() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("123456789")), max_size=200))
 def test_there_are_never_more_values_than_the_most(used: list[tuple[str, str]]) -> None:
-    labels, shown = Labels(4), set[str]()
+    labels, shown = LabelValues(4), set[str]()
     for namespace, value in used:
         gone = labels.use(namespace, value)
         shown.add(value)
@@ -61,7 +61,7 @@ def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_wha
         metrics.failed("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
     metrics.failed("honest", "dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY")
     assert series(metrics, "preflight_check_failures_total") == {
-        ("dcgm-diag", "node-a", codes.OTHER),
+        ("dcgm-diag", "node-a", error_codes.OTHER),
         ("dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY"),
     }
 
@@ -84,7 +84,7 @@ def test_a_verdict_that_blames_its_node_is_counted_beside_the_failures() -> None
     metrics.blames("ns", "nccl-allreduce", "node-b", "INVENTED")
     assert series(metrics, "preflight_blamed_total") == {
         ("nccl-allreduce", "node-b", "NODE_SLOW"),
-        ("nccl-allreduce", "node-b", codes.OTHER),
+        ("nccl-allreduce", "node-b", error_codes.OTHER),
     }
     assert len(series(metrics, "preflight_check_failures_total")) == 2
 
@@ -109,7 +109,7 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes(
 
 
 def test_ten_thousand_nodes_take_a_bounded_amount_of_memory() -> None:
-    fleet = Fleet(most=10_000)
+    fleet = LastResults(most=10_000)
     tracemalloc.start()
     for number in range(12_000):
         for check in ("dcgm-diag", "nccl-loopback", "nccl-allreduce"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_gang.members import Members, Placed
+from preflight_gang.gangs.state import Gangs, Placed
 from preflight_gang.objects import Pod
 from preflight_proto import names
 from preflight_proto.stamp import VERSION, ContractError, Stamp, configmap_name, encode_stamp, gang_hash
@@ -39,30 +39,30 @@ def ignored() -> list[str]:
 
 
 @pytest.fixture
-def members(ignored: list[str]) -> Members:
+def members(ignored: list[str]) -> Gangs:
     def hear(uid: str, error: ContractError) -> None:
         ignored.append(f"{uid}: {error}")
 
-    return Members(hear)
+    return Gangs(hear)
 
 
-def test_a_gang_is_there_from_its_first_member_to_its_last(members: Members) -> None:
+def test_a_gang_is_there_from_its_first_member_to_its_last(members: Gangs) -> None:
     assert members.place(pod("a"), gone=False) == Placed(None, ONE, dissolved=False)
     assert members.place(pod("b"), gone=False) == Placed(None, ONE, dissolved=False)
-    assert [one.uid for one in members.of(ONE)] == ["a", "b"]
+    assert [one.uid for one in members.members(ONE)] == ["a", "b"]
     assert members.at((NAMESPACE, CONFIG_MAP)) == [ONE]
     assert members.place(pod("a"), gone=True) == Placed(ONE, None, dissolved=False)
     assert members.place(pod("b"), gone=True) == Placed(ONE, None, dissolved=True)
-    assert (list(members), list(members.of(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == ([], [], [])
+    assert (list(members), list(members.members(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == ([], [], [])
 
 
-def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Members) -> None:
+def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs) -> None:
     members.place(pod("a"), gone=False)
     assert members.place(pod("a", "other"), gone=False) == Placed(ONE, OTHER, dissolved=True)
     assert list(members) == [OTHER]
 
 
-def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(members: Members, ignored: list[str]) -> None:
+def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(members: Gangs, ignored: list[str]) -> None:
     forged = pod("a", **{names.GANG_ANNOTATION: "{"})
     for _ in range(2):
         assert members.place(forged, gone=False) == Placed(None, None, dissolved=False)
@@ -72,8 +72,9 @@ def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(members
     assert len(ignored) == 2
 
 
-def test_a_member_that_goes_untested_is_no_departed_one(members: Members) -> None:
+def test_a_member_that_goes_untested_is_no_departed_one(members: Gangs) -> None:
     members.place(pod("a"), gone=False)
     members.place(pod("b"), gone=False)
     members.place(pod("a"), gone=True)
-    assert members.departed(ONE) == ()
+    assert (state := members.get(ONE)) is not None
+    assert not state.departed

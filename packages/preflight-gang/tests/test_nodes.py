@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from gangs import pod_json
 from preflight_gang.config import TOPOLOGY_LABELS
-from preflight_gang.nodes import facts_patch, goes_with_roster, untold
 from preflight_gang.objects import Node, Pod, node_with
+from preflight_gang.pods.node_facts import facts_patch, goes_with_roster, untold
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 

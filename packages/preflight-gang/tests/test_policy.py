@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_gang.policy import LONGEST, Policy, judge, problems, status
+from preflight_gang.overrides.acceptance import LONGEST, NamespaceOverride, judge, problems, status
 
 NOW = "2026-11-21T09:00:00Z"
 GOOD = {"enforcement": "observe"}
@@ -24,7 +24,7 @@ CONDITION = {
 
 def policy(
     name: str, spec: Any = GOOD, *, second: int = 0, generation: int = 1, conditions: Any = (), **about: Any
-) -> Policy:
+) -> NamespaceOverride:
     metadata = {
         "name": name,
         "namespace": "ml",
@@ -34,10 +34,12 @@ def policy(
         "creationTimestamp": f"2026-11-21T08:00:{second:02}Z",
         **about,
     }
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}}, Policy)
+    return msgspec.convert(
+        {"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}}, NamespaceOverride
+    )
 
 
-def verdicts(*policies: Policy) -> dict[str, str]:
+def verdicts(*policies: NamespaceOverride) -> dict[str, str]:
     return {one.metadata.name: verdict.reason for one, verdict in judge(policies)}
 
 
@@ -134,7 +136,7 @@ def test_a_message_has_an_end() -> None:
     assert len(verdict.message) == LONGEST
 
 
-def written(one: Policy) -> dict[str, Any] | None:
+def written(one: NamespaceOverride) -> dict[str, Any] | None:
     [(_, verdict)] = judge([one])
     return status(one, verdict, NOW)
 

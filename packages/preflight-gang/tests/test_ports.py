@@ -6,12 +6,12 @@ import msgspec
 from gangs import gang, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_gang.delivery import seal
-from preflight_gang.membership import Member
-from preflight_gang.sealing import Record
+from preflight_gang.gangs.delivery import seal
+from preflight_gang.gangs.membership import GangMember
+from preflight_gang.gangs.view import Record
 
 
-def member(name: str, ip: str, *, host_network: bool = True) -> Member:
+def member(name: str, ip: str, *, host_network: bool = True) -> GangMember:
     return msgspec.structs.replace(waiting(name, ip), host_network=host_network)
 
 

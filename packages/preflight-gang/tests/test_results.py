@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 from gangs import pod_json, status
-from preflight_gang.membership import STUCK, read
-from preflight_gang.objects import Pod, Terminated
-from preflight_gang.results import event_of, not_started, stuck_checks
+from preflight_gang.gangs.membership import STUCK, read
+from preflight_gang.objects import ContainerTerminated, Pod
+from preflight_gang.pods.results import event_of, not_started, stuck_checks
 from preflight_proto import names
 
 SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"duration":1}'
@@ -36,13 +36,13 @@ SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"d
 def test_a_check_is_judged_by_its_word_else_by_its_containers_status(
     reason: str, exit_code: int, message: str, verdict: tuple[str, str]
 ) -> None:
-    end = Terminated(exit_code=exit_code, reason=reason, message=message)
+    end = ContainerTerminated(exit_code=exit_code, reason=reason, message=message)
     result = read(names.container_name("ours"), end)
     assert (result.outcome, result.code) == verdict
 
 
 def test_the_runtimes_words_are_passed_on() -> None:
-    end = Terminated(exit_code=128, reason="StartError", message="exec: no such file")
+    end = ContainerTerminated(exit_code=128, reason="StartError", message="exec: no such file")
     assert read(names.container_name("ours"), end).reason == "the container could not be started (exec: no such file)"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from gangs import a_member, checking, failed, gang, passed, record, sealed_roster, waiting
-from preflight_gang.sealing import decide
+from preflight_gang.gangs.sealing import decide
 
 
 def answer(decision: object, name: str) -> str:
@@ -28,7 +28,7 @@ def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
     stuck = a_member("pod-1", node="")
     condition = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}]
     from gangs import pod_json
-    from preflight_gang.membership import key_of, member
+    from preflight_gang.gangs.membership import key_of, member
     from preflight_gang.objects import Pod
 
     body = pod_json("pod-1", node="")

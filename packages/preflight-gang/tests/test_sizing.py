@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 from gangs import NS, a_member, checking, stamp, waiting
-from preflight_gang.membership import Member
-from preflight_gang.sizes import Known
-from preflight_gang.sizing import Sized, size
-from preflight_gang.sources import BUILT_IN
+from preflight_gang.gangs.membership import GangMember
+from preflight_gang.gangs.participants import GangSize, size
+from preflight_gang.gangs.sources import BUILT_IN
+from preflight_gang.gangs.workload_sizes import SizedObject
 
 META = {"metadata": {"name": "it", "namespace": NS, "uid": "u"}}
 
 
-def read(source: str, spec: dict[str, Any], kind: int = 0) -> Known:
+def read(source: str, spec: dict[str, Any], kind: int = 0) -> SizedObject:
     return msgspec.convert({**META, "spec": spec}, BUILT_IN[source][kind].type)
 
 
-def sized(source: str, found: Known | str, raw: str = "it", *, without: int = 0) -> Sized:
+def sized(source: str, found: SizedObject | str, raw: str = "it", *, without: int = 0) -> GangSize:
     members = [a_member("pod-0", stamped=stamp(raw, size=None, source=source, object="it"))]
     for i in range(without):
         left_out = stamp(raw, size=None, source=source, object="it", takes_part=False)
@@ -64,13 +64,13 @@ LWS: dict[str, Any] = {"leaderWorkerTemplate": {"size": 4}}
     ],
 )
 def test_each_kind_of_object_says_its_size(source: str, spec: dict[str, Any], raw: str, count: int) -> None:
-    assert sized(source, read(source, spec), raw) == Sized(participants=count)
+    assert sized(source, read(source, spec), raw) == GangSize(participants=count)
 
 
 def test_a_training_job_counts_its_roles_without_the_launcher() -> None:
     pytorch = read("kubeflow", {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, kind=1)
     mpi = read("kubeflow", {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}}, kind=2)
-    assert sized("kubeflow", pytorch) == sized("kubeflow", mpi) == Sized(participants=4)
+    assert sized("kubeflow", pytorch) == sized("kubeflow", mpi) == GangSize(participants=4)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_an_object_that_is_not_there_is_named() -> None:
 
 def test_members_without_gpus_come_off_the_size() -> None:
     found = read("volcano", {"minMember": 4})
-    assert sized("volcano", found, without=1) == Sized(participants=3)
+    assert sized("volcano", found, without=1) == GangSize(participants=3)
     exact = read("jobset", {"replicatedJobs": [{"template": {"spec": {"parallelism": 4}}}]})
-    assert sized("jobset", exact, without=1) == Sized(participants=3)
+    assert sized("jobset", exact, without=1) == GangSize(participants=3)
     assert "of which 3 without the check" in sized("jobset", exact, without=3).skip
 
 
@@ -131,30 +131,30 @@ LEAST: dict[str, dict[str, Any]] = {
 }
 
 
-def of(source: str, *members: Member) -> Sized:
+def of(source: str, *members: GangMember) -> GangSize:
     return size(NS, "it", members, lambda *_: read(source, LEAST[source]))
 
 
-def worker(source: str, number: int, **fields: Any) -> Member:
+def worker(source: str, number: int, **fields: Any) -> GangMember:
     return checking(
         f"gpu-{number}", f"10.0.0.{number}", stamped=stamp("it", size=None, source=source, object="it"), **fields
     )
 
 
-def master(source: str) -> Member:
+def master(source: str) -> GangMember:
     return a_member("cpu", stamped=stamp("it", size=None, source=source, object="it", takes_part=False))
 
 
 @pytest.mark.parametrize("source", LEAST)
 def test_all_who_can_start_take_part_where_the_size_is_the_least_that_must_be_there(source: str) -> None:
-    assert of(source, *(worker(source, n) for n in range(4))) == Sized(participants=4)
-    assert of(source, worker(source, 0)) == Sized(participants=2)
+    assert of(source, *(worker(source, n) for n in range(4))) == GangSize(participants=4)
+    assert of(source, worker(source, 0)) == GangSize(participants=2)
 
 
 @pytest.mark.parametrize("source", LEAST)
 def test_a_master_without_gpus_takes_no_test_from_the_workers(source: str) -> None:
     workers = [worker(source, n) for n in range(4)]
-    assert of(source, master(source), *workers) == Sized(participants=4)
+    assert of(source, master(source), *workers) == GangSize(participants=4)
     assert "more may come" in of(source, master(source), workers[0]).unknown
     alone = waiting("gpu-0", "10.0.0.0", stamped=stamp("it", size=None, source=source, object="it"))
     assert "a fabric test needs two" in of(source, master(source), alone).skip
@@ -163,13 +163,13 @@ def test_a_master_without_gpus_takes_no_test_from_the_workers(source: str) -> No
 def test_who_has_no_room_in_the_cluster_is_not_waited_for_beyond_the_least() -> None:
     there = [worker("volcano", n) for n in range(3)]
     no_room = msgspec.structs.replace(worker("volcano", 3), node="", can_start=False)
-    assert of("volcano", *there, no_room) == Sized(participants=3)
-    assert of("volcano", no_room) == Sized(participants=2)
+    assert of("volcano", *there, no_room) == GangSize(participants=3)
+    assert of("volcano", no_room) == GangSize(participants=2)
 
 
 def test_a_workload_that_kueue_admitted_in_part_has_as_many_pods_as_were_admitted() -> None:
     body = {**META, "spec": {"podSets": [{"count": 8}]}, "status": {"admission": {"podSetAssignments": [{"count": 5}]}}}
-    assert sized("kueue", msgspec.convert(body, BUILT_IN["kueue"][0].type)) == Sized(participants=5)
+    assert sized("kueue", msgspec.convert(body, BUILT_IN["kueue"][0].type)) == GangSize(participants=5)
 
 
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
@@ -181,7 +181,7 @@ def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_
     by_owner = stamp("uid-of-owner", size=None, source="owner")
     asked = []
 
-    def lookup(*question: str) -> Known:
+    def lookup(*question: str) -> SizedObject:
         asked.append(question)
         return read("owner", {"minMember": 2})
 
@@ -189,7 +189,7 @@ def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_
     assert size(NS, "uid-of-owner", early, lookup).participants is None
     body = a_member("pod-1", stamped=by_owner)
     late = [*early, msgspec.structs.replace(body, pod_group="pg-7")]
-    assert size(NS, "uid-of-owner", late, lookup) == Sized(participants=2)
+    assert size(NS, "uid-of-owner", late, lookup) == GangSize(participants=2)
     assert asked == [("owner", NS, "pg-7")]
 
 

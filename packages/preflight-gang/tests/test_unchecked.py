@@ -7,8 +7,17 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from preflight_gang.claims import Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
-from preflight_gang.unchecked import Namespace, Unchecked, opted_in, why_unchecked
+from preflight_gang.audit.claims import (
+    DeviceClass,
+    GpuClaims,
+    Origin,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    gives_gpus,
+    resource_names,
+)
+from preflight_gang.audit.unchecked import AuditedPod, why_unchecked
+from preflight_gang.opt_in import Namespace, opted_in
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 
@@ -25,7 +34,7 @@ def reason(
 ) -> str | None:
     spec = {"containers": containers, "initContainers": init}
     pod = {"metadata": {"name": "it", **metadata}, "spec": spec, "status": {"phase": phase}}
-    return why_unchecked(msgspec.convert(pod, Unchecked), GPU)
+    return why_unchecked(msgspec.convert(pod, AuditedPod), GPU)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,7 @@ def test_a_pod_to_which_no_check_applies_is_not_unchecked_and_other_marks_mean_n
 
 def test_a_pod_whose_init_container_alone_asks_for_gpus_is_a_gpu_pod() -> None:
     pod = {"metadata": {"name": "it"}, "spec": {"containers": [{}], "initContainers": ASKS}}
-    assert why_unchecked(msgspec.convert(pod, Unchecked), GPU) == "not-started"
+    assert why_unchecked(msgspec.convert(pod, AuditedPod), GPU) == "not-started"
 
 
 @pytest.mark.parametrize(
@@ -87,11 +96,11 @@ def test_a_namespace_is_opted_in_by_label_or_by_name_unless_excluded(
 GPUS = ("gpu.nvidia.com",)
 
 
-def claim(*requests: dict[str, Any], allocated: list[str] | None = None) -> Claim:
+def claim(*requests: dict[str, Any], allocated: list[str] | None = None) -> ResourceClaim:
     made: dict[str, Any] = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": list(requests)}}}
     if allocated is not None:
         made["status"] = {"allocation": {"devices": {"results": [{"request": one} for one in allocated]}}}
-    return msgspec.convert(made, Claim)
+    return msgspec.convert(made, ResourceClaim)
 
 
 def of(kind: str, name: str = "r") -> dict[str, Any]:
@@ -122,7 +131,7 @@ EITHER = {
         (claim(), False),
     ],
 )
-def test_a_claim_gives_gpus_where_it_has_some_or_may_get_some(made: Claim, gives: bool) -> None:
+def test_a_claim_gives_gpus_where_it_has_some_or_may_get_some(made: ResourceClaim, gives: bool) -> None:
     assert gives_gpus(made, GPUS) is gives
 
 
@@ -131,18 +140,20 @@ def test_a_claim_gives_gpus_where_it_has_some_or_may_get_some(made: Claim, gives
     [None, {}, {"devices": None}, {"devices": {"requests": None}}, {"devices": {"requests": [{"exactly": None}]}}],
 )
 def test_a_claim_with_nothing_in_it_gives_nothing(spec: Any) -> None:
-    assert not gives_gpus(msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, Claim), GPUS)
-    assert not gives_gpus(msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, Template), GPUS)
+    assert not gives_gpus(msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, ResourceClaim), GPUS)
+    assert not gives_gpus(
+        msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, ResourceClaimTemplate), GPUS
+    )
 
 
-def by_claims(*entries: dict[str, Any], made: dict[str, str] | None = None) -> Unchecked:
+def by_claims(*entries: dict[str, Any], made: dict[str, str] | None = None) -> AuditedPod:
     statuses = [{"name": name, "resourceClaimName": claim} for name, claim in (made or {}).items()]
     body = {
         "metadata": {"name": "p"},
         "spec": {"containers": [{}], "resourceClaims": list(entries)},
         "status": {"phase": "Running", "resourceClaimStatuses": statuses},
     }
-    return msgspec.convert(body, Unchecked)
+    return msgspec.convert(body, AuditedPod)
 
 
 def origin(name: str, uid: str, second: int = 0) -> Origin:
@@ -171,7 +182,7 @@ KNOWN = GpuClaims(
         (by_claims({"name": "a"}), None),
     ],
 )
-def test_a_pod_has_gpus_by_what_its_claims_give_now(unchecked: Unchecked, reason: str | None) -> None:
+def test_a_pod_has_gpus_by_what_its_claims_give_now(unchecked: AuditedPod, reason: str | None) -> None:
     assert why_unchecked(unchecked, (), KNOWN) == reason
 
 
@@ -204,7 +215,7 @@ def test_extended_resources_that_stand_for_a_gpu_class_are_gpus() -> None:
     ids=["mig beside whole", "shared beside whole", "sidecar", "number", "pod level"],
 )
 def test_whole_gpus_count_whatever_is_beside_them_and_whoever_has_them(spec: dict[str, Any]) -> None:
-    made = msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": None, **spec}}, Unchecked)
+    made = msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": None, **spec}}, AuditedPod)
     assert why_unchecked(made, ["nvidia.com/gpu"]) == "not-started"
 
 
@@ -219,7 +230,7 @@ def account(kind: Literal["ResourceClaim", "ResourceClaimTemplate", ""], uid: st
 
 
 CHECKS = msgspec.convert(
-    {"metadata": {"name": "p"}, "spec": {"initContainers": [{"name": "preflight-dcgm-diag"}]}}, Unchecked
+    {"metadata": {"name": "p"}, "spec": {"initContainers": [{"name": "preflight-dcgm-diag"}]}}, AuditedPod
 ).spec.init_containers
 
 
@@ -326,5 +337,5 @@ def test_a_pod_that_has_ended_or_asked_for_none_is_not_told_of_its_claims() -> N
 
 def test_of_a_pods_annotations_only_those_that_are_read_are_kept() -> None:
     annotations = {names.CLAIMS_ANNOTATION: "c", names.CHECKS_ANNOTATION: "d", "note": "x" * 1000}
-    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}}, Unchecked)
+    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}}, AuditedPod)
     assert pod.metadata.annotations == {names.CLAIMS_ANNOTATION: "c", names.CHECKS_ANNOTATION: "d"}

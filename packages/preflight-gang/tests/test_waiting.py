@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from gangs import gang, waiting
-from preflight_gang.membership import Member
-from preflight_gang.waiting import PATIENCE, SLICE, Waiting, waiting_event
+from preflight_gang.gangs.membership import GangMember
+from preflight_gang.gangs.waiting import PATIENCE, SLICE, WaitingEvents, waiting_event
 from preflight_proto.roster import Roster, encode_roster
 
 
 def told_to_wait(
     number: int, generation: int = 1, missing: tuple[str, ...] = ("pod-9: Unschedulable: no GPU",)
-) -> Member:
+) -> GangMember:
     uid = f"uid-pod-{number}"
     roster = Roster(v=1, pod_uid=uid, generation=generation, epoch=1, answer="wait", missing=missing)
     return waiting(f"pod-{number}", f"10.0.0.{number}", roster=encode_roster(roster))
 
 
 def test_who_has_waited_for_long_gets_one_event_a_generation() -> None:
-    waits, one = Waiting(), told_to_wait(1)
+    waits, one = WaitingEvents(), told_to_wait(1)
     assert waits.due(gang(one), 100.0) == ([], PATIENCE)
     assert waits.due(gang(one), 110.0) == ([], PATIENCE - 10)
     assert waits.due(gang(one), 100.0 + PATIENCE) == ([one], None)
@@ -29,18 +29,18 @@ def test_who_has_waited_for_long_gets_one_event_a_generation() -> None:
 
 
 def test_an_event_that_could_not_be_written_stays_due() -> None:
-    waits, one = Waiting(), told_to_wait(1)
+    waits, one = WaitingEvents(), told_to_wait(1)
     waits.due(gang(one), 0.0)
     assert waits.due(gang(one), PATIENCE) == waits.due(gang(one), PATIENCE + 1) == ([one], None)
 
 
 def test_who_has_not_been_told_to_wait_gets_none() -> None:
-    waits, one = Waiting(), waiting("pod-1", "10.0.0.1")
+    waits, one = WaitingEvents(), waiting("pod-1", "10.0.0.1")
     assert waits.due(gang(one), 0.0) == waits.due(gang(one), 1000.0) == ([], None)
 
 
 def test_many_are_told_in_slices() -> None:
-    waits, every = Waiting(), [told_to_wait(number) for number in range(SLICE + 4)]
+    waits, every = WaitingEvents(), [told_to_wait(number) for number in range(SLICE + 4)]
     waits.due(gang(*every), 0.0)
     due, again = waits.due(gang(*every), PATIENCE)
     assert (len(due), again) == (SLICE, 0.0)

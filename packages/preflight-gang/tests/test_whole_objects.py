@@ -9,13 +9,13 @@ import msgspec
 from hostile import DEEP, bomb, deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from preflight_gang.audit.unchecked import AuditedPod
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
+from preflight_gang.gangs.sealing import decide
+from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.metrics import Metrics
 from preflight_gang.objects import ConfigMap, Node, Pod
-from preflight_gang.sealing import decide
-from preflight_gang.sources import BUILT_IN
-from preflight_gang.unchecked import Unchecked
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_kube.decoding import Undecodable, decode, unreadable
@@ -187,12 +187,12 @@ def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(chan
     for kind, item in changes:
         is_pod = "data" not in item and "binaryData" not in item
         found = read(item, Pod if is_pod else ConfigMap)
-        read(item, Unchecked)
+        read(item, AuditedPod)
         if found is None:
             continue
         change = Change(kind, found.metadata.uid, found, None)
         (controller._pod_changed if is_pod else controller._config_map_changed)(change)
-        for key in list(controller._members):
+        for key in list(controller._gangs):
             gang = controller.gang(key)
             assert gang is None or decide(gang) is not None
 

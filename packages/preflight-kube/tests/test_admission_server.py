@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trustme
 from preflight_e2e import waiting
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 from preflight_kube.admission import reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 from cryptography import x509
-from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.plugin import Api
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.plugin import Api
 from preflight_e2e.simcluster import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_kube import commands, logs
 from preflight_kube.admission import certs

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from kube_world import config_map
 from preflight_e2e import waiting
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
 from preflight_kube import logs, manager
 from preflight_kube.client import Client, KubeError
 from preflight_kube.commands import BAD_INPUT, DONE, FAILED

@@ -16,7 +16,6 @@ NARROW = Finding("PCIE_WIDTH", "narrow", fatal=True, action=Action.CONTACT_SUPPO
 CHECK = """
 import sys
 from preflight_proto.check import Action, Check, Finding, Outcome, Run, Subject, Verdict, run_main
-from preflight_proto.check.kit import KitSettings
 
 async def probe(run):
     gpus = await run.gpus()

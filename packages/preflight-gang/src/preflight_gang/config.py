@@ -7,15 +7,15 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema
+from preflight_kube import document, schema
 from preflight_kube.configfile import ConfigError
 from preflight_proto import gang_source, helm_values, names
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from . import document, expression
-from .sizes import Kind, sized_by
-from .sources import BUILT_IN, Sources
+from .gangs import expression
+from .gangs.sources import BUILT_IN, Sources
+from .gangs.workload_sizes import SizedKind, sized_by
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
 
@@ -96,7 +96,7 @@ def sources_of(config: Config) -> Sources:
     """All sources that the controller knows: its own and the configured ones. Makes types: ask once."""
     configured = {
         one.name: (
-            Kind(group=one.group, resource=one.resource, kind=one.kind, type=sized_by(expression.parse(one.size))),
+            SizedKind(group=one.group, resource=one.resource, kind=one.kind, type=sized_by(expression.parse(one.size))),
         )
         for one in config.sources
     }

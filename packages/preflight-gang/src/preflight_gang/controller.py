@@ -7,10 +7,10 @@ and in one ConfigMap a gang, so whoever leads next goes on from there.
 
 from __future__ import annotations
 
-import logging
 import random
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, Unreadable, Unusable
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.refusals import Obstructed, Refusals, cause_of
 from preflight_kube.workqueue import Queue
@@ -25,24 +26,25 @@ from preflight_proto import names
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError
 
-from .audit import Audit
-from .codes import OTHER
+from .audit.auditor import Auditor
 from .config import Config, sources_of
-from .delivery import TooLarge, seal
+from .error_codes import OTHER
 from .events import timestamp
-from .lookup import Objects
-from .members import Members
-from .membership import Key, Member, Stage
+from .gangs.delivery import TooLarge, plan, seal
+from .gangs.membership import GangMember, Key, MemberStage
+from .gangs.pacing import AnswerPace
+from .gangs.participants import GangSize, object_of
+from .gangs.records import LeftOut, NotYet, Place, Records
+from .gangs.sealing import GangDecision, MemberAnswer, decide
+from .gangs.state import Gangs, GangState
+from .gangs.view import GangView, assemble
+from .gangs.waiting import refused_event, waiting_event
+from .gangs.workload_sizes import SizedKind
 from .metrics import Metrics
 from .objects import ConfigMap, Pod
-from .pacing import Pace
-from .policies import Policies
-from .records import LeftOut, NotYet, Place, Records
-from .reports import Reports
-from .sealing import Answer, Decision, Gang, Record, decide
-from .sizes import Kind
-from .sizing import Sized, object_of, size
-from .waiting import Waiting, refused_event, waiting_event
+from .overrides.watch import OverrideController
+from .pods.reports import Reports
+from .workload_watch import WorkloadWatch
 from .writer import Writer, obstacle
 
 __all__ = ["Controller"]
@@ -57,7 +59,7 @@ SETTLERS: Final = 48
 """Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for answers to their writes, of which fewer
 are under way."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Controller:
@@ -66,22 +68,17 @@ class Controller:
     def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
         self._client, self._metrics = client, metrics
         self._sources = sources_of(config)
-        self._members = Members(self._stamp_ignored)
+        self._gangs = Gangs(self._stamp_ignored)
         self._config_maps = Records(client.clock)
-        self._sealing: dict[Key, Record] = {}  # on nodes' own ports, while they are being committed
         self._refused: Refusals[Key] = Refusals(random.random)  # records
         self._writer: Writer | None = None  # while this one leads
-        self._waits: dict[Key, Waiting] = {}
-        self._too_large: set[Key] = set()  # told once each
-        self._without_answer: set[str] = set()  # members that have an Event in place of their answers
-        self._paces: dict[Key, Pace] = {}  # of gangs that have an address and are not sealed yet
-        self.gangs = Queue("gang", lambda key: min(MOST_REST, REST * len(self._members.of(key))), client.clock)
+        self.gangs = Queue("gang", lambda key: min(MOST_REST, REST * len(self._gangs.members(key))), client.clock)
         self.reports = Reports(client, config, metrics, home)
         self._config = config
         static, doubtful = self.reports.static, self.reports.doubtful
-        self._audit = Audit(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
-        self._policies = Policies(client, metrics)
-        self._objects = Objects(client, self._object_changed, self._sources)
+        self._audit = Auditor(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
+        self._policies = OverrideController(client, metrics)
+        self._objects = WorkloadWatch(client, self._object_changed, self._sources)
         selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
@@ -121,28 +118,25 @@ class Controller:
         pod, uid = change.object, change.key
         if change.kind == "deleted":
             self.reports.gone(uid)
-            self._without_answer.discard(uid)
             if self._writer is not None:
                 self._writer.forget(uid)
         elif pod.metadata.labels.get(names.CHECKED_LABEL) == names.CHECKED:
             self.reports.seen(pod)
-        before, now, dissolved = self._members.place(pod, gone=change.kind == "deleted")
+        before, now, dissolved = self._gangs.place(pod, gone=change.kind == "deleted")
         if before is not None and dissolved:
-            self._paces.pop(before, None)
-            self._waits.pop(before, None)
-            self._too_large.discard(before)
             self._refused.done(before)
-        one = self._members.get(now, uid) if now is not None else None
-        if now is not None and one is not None and one.ip and one.alive:
-            self._paces.setdefault(now, Pace(self._client.clock()))
-        self._metrics.gangs.set(len(self._members))
+        if now is not None and (state := self._gangs.get(now)) is not None and state.pace is None:
+            one = state.members[uid]
+            if one.ip and one.alive:
+                state.pace = AnswerPace(self._client.clock())
+        self._metrics.gangs.set(len(self._gangs))
         for key in {before, now}:
             if key is not None:
                 self.gangs.add(key)
 
     def _stamp_ignored(self, uid: str, error: ContractError) -> None:
         self._metrics.config_errors.labels("stamp").inc()
-        log.warning("a stamp is ignored", extra={"about": {"uid": uid, "error": str(error)}})
+        log.warning("invalid gang stamp ignored", uid=uid, error=str(error))
 
     def _config_map_changed(self, change: Change[ConfigMap]) -> None:
         found = change.object
@@ -158,9 +152,9 @@ class Controller:
             self._config_maps.drop(place)
         else:
             self._config_maps.keep(found)
-        for key in self._members.of_record(place[0], *of):
-            if self._members.departed(key):
-                self._forget_departed(key, place)
+        for key in self._gangs.of_record(place[0], *of):
+            if (state := self._gangs.get(key)) is not None and state.departed:
+                self._forget_departed(state, place)
             if change.kind == "deleted":  # what was in the way may have been this one
                 self._refused.done(key)
             self.gangs.add(key)
@@ -175,7 +169,7 @@ class Controller:
         self._look_at(place)
 
     def _look_at(self, place: Place) -> None:
-        for key in self._members.at(place):
+        for key in self._gangs.at(place):
             self.gangs.add(key)
 
     async def _read_left_out(self) -> None:
@@ -193,21 +187,21 @@ class Controller:
                     self._config_maps.keep(found)
                 self._look_at((namespace, name))
 
-    def _forget_departed(self, key: Key, place: Place) -> None:
+    def _forget_departed(self, state: GangState, place: Place) -> None:
         """Those of whom the record says it, or does not speak."""
         try:
             record = self._config_maps.record(place)
         except (LeftOut, NotYet):
             return
         if record is not None:
-            self._members.forget_departed(key, but=set() if record.passed else {seat.uid for seat in record.seats})
+            state.forget_departed(but=set() if record.passed else {seat.uid for seat in record.seats})
 
-    def _object_changed(self, kind: Kind, namespace: str, name: str) -> None:
+    def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
         """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
-        for key in self._members:
+        for key in self._gangs:
             if namespace and key[0] != namespace:
                 continue
-            named = object_of(tuple(self._members.of(key)))
+            named = object_of(tuple(self._gangs.members(key)))
             if named is not None and kind in self._sources.get(named[0], ()) and (not name or named[1] == name):
                 self.gangs.add(key)
 
@@ -219,7 +213,7 @@ class Controller:
         await self.reports.wait_nodes()
         writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics, self._config.writes)
         self._writer = writer
-        for key in self._members:
+        for key in self._gangs:
             self.gangs.add(key)
         try:
             async with anyio.create_task_group() as group:
@@ -231,11 +225,10 @@ class Controller:
         finally:
             self._writer = None
 
-    def gang(self, key: Key, obstructed: str = "") -> Gang | None:
+    def gang(self, key: Key, obstructed: str = "") -> GangView | None:
         """All that is known of a gang now; None when it has no member left, or when its record is not to be looked at yet."""
-        if not (members := self._members.of(key)):
+        if (state := self._gangs.get(key)) is None:
             return None
-        namespace, (source, _, raw) = key[0], key[1].partition(":")
         try:
             record, blocked = self._config_maps.record(place := self._place(key)), obstructed
         except LeftOut as error:
@@ -243,26 +236,25 @@ class Controller:
         except NotYet as error:
             self.gangs.add_after(key, error.seconds)
             return None
-        everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
-        named = object_of(everyone)
-        return Gang(
-            namespace=namespace,
-            source=source,
-            id=raw,
+        members = state.members.values()
+        named = object_of(tuple(members))
+        return assemble(
+            key,
+            members,
+            self._objects.find,
+            self._sources,
             config_map=place[1],
-            members=everyone,
-            sized=size(namespace, raw, everyone, self._objects.find, self._sources),
             record=record,
-            owner=self._objects.reference(named[0], namespace, named[1]) if named is not None else None,
+            owner=self._objects.reference(named[0], key[0], named[1]) if named is not None else None,
             obstacle=blocked,
-            departed=self._members.departed(key),
-            refused=self._unreachable(everyone),
+            departed=tuple(state.departed.values()),
+            refused=self._unreachable(members),
         )
 
     def _place(self, key: Key) -> Place:
-        return self._config_maps.place(key, earlier=any(one.earlier for one in self._members.of(key)))
+        return self._config_maps.place(key, earlier=any(one.earlier for one in self._gangs.members(key)))
 
-    def _unreachable(self, members: Iterable[Member]) -> dict[str, str]:
+    def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
         """Those whose pods cannot be written to, and why."""
         if self._writer is None or not self._writer.pods:
             return {}
@@ -291,26 +283,44 @@ class Controller:
             if gang is None:
                 return None
             decision = decide(gang)
-        if (
-            decision.seal
-        ):  # it was refused, and it is too early to say why; or a member has changed while the others were sealed
+        if decision.seal:
+            # The record was refused, and it is too early to say why; or a member has changed while the others were sealed.
             return held_back or LOOK_AGAIN
         answers = decision.answers
-        everything = dict(answers) if writer.pods else answers
-        asking = (answers.get(one.uid) for one in gang.members if one.stage is Stage.WAITING)
-        waits = any(answer is not None and answer.answer == "wait" for answer in asking)
-        times = [held_back or None, self._pace(key, gang, answers)]
-        beside = (self.reports.with_roster, self.reports.past_of(gang))
-        left = await writer.tell(gang, answers, lambda one, told: self._members.heard(key, one.uid, told), *beside)
+        due, again = self._due(key, gang, answers)
+        times = [held_back or None, again, await self._publish(writer, key, gang, due)]
         if self._unreachable(gang.members).keys() != gang.refused.keys():
-            left = 0.0  # the others are told, too
-        times.append(left)
+            times.append(0.0)  # it concerns the answers of the others, too
         if self.reports.namespaces.opted_in(key[0]):
+            asking = (answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING)
+            waits = any(answer is not None and answer.answer == "wait" for answer in asking)
             times.append(await self._say_who_is_missing(writer, key) if waits else None)
-            times.append(await self._say_who_has_no_answer(writer, key, everything) if writer.pods else None)
+            times.append(await self._say_who_has_no_answer(writer, key, answers) if writer.pods else None)
         return min((seconds for seconds in times if seconds is not None), default=None)
 
-    async def _write(self, writer: Writer, key: Key, gang: Gang, decision: Decision) -> Gang | None:
+    def _due(
+        self, key: Key, gang: GangView, answers: dict[str, MemberAnswer]
+    ) -> tuple[dict[str, MemberAnswer], float | None]:
+        """The answers that are to be written now, and after how many seconds there may be more."""
+        state, now = self._gangs.get(key), self._client.clock()
+        if state is None:
+            return answers, None
+        pace = state.pace or AnswerPace(now)
+        due, again = pace.due(gang.members, answers, now)
+        if again is not None:
+            state.pace = pace
+        return due, again
+
+    async def _publish(
+        self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
+        """Write the rosters that the answers make; after how many seconds to try again, if some could not be written."""
+        sent = await writer.send(key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch)))
+        for write in sent.written:
+            self._gangs.published(key, write)
+        return sent.again
+
+    async def _write(self, writer: Writer, key: Key, gang: GangView, decision: GangDecision) -> GangView | None:
         """The gang once its record says what was decided. Raises :class:`KubeError`."""
         if decision.seal:
             gang = await self._commit(writer, key, gang, decision.seal)
@@ -323,61 +333,65 @@ class Controller:
         """Seconds until the record may be written again."""
         seconds = self._refused.refused(key, error, self._client.clock(), cause)
         if self._refused.first(key) and not isinstance(error, Conflict):
-            log.warning("a record could not be written", extra={"about": {"gang": "/".join(key), "error": str(error)}})
+            log.warning("gang record not written, requeued", gang="/".join(key), error=str(error))
         return seconds
 
     async def _say_who_is_missing(self, writer: Writer, key: Key) -> float | None:
         """Events on members that have waited for long; after how many seconds there may be more."""
-        gang = self.gang(key)  # as it has been told just now
-        if gang is None:
+        gang, state = self.gang(key), self._gangs.get(key)  # with what was written just now
+        if gang is None or state is None:
             return None
-        waits = self._waits.setdefault(key, Waiting())
-        due, again = waits.due(gang, self._client.clock())
+        due, again = state.waiting.due(gang, self._client.clock())
         for one in due:
             if await writer.event(waiting_event(gang, one, timestamp(datetime.now(UTC)))) is None:
                 return writer.left(one.uid) or LOOK_AGAIN
-            waits.said(one)
+            state.waiting.said(one)
         return again
 
-    async def _say_who_has_no_answer(self, writer: Writer, key: Key, answers: Mapping[str, Answer]) -> float | None:
+    async def _say_who_has_no_answer(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
         """An Event on each member whose pod takes no annotation, with its answer; after how many seconds there may be more."""
-        gang = self.gang(key)  # with whom was refused just now
+        gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
+        if gang is None or state is None:
+            return None
         left = []
-        for one in gang.members if gang is not None else ():
+        for one in gang.members:
             answer = answers.get(one.uid)
-            if gang is None or answer is None or one.uid not in gang.refused or one.uid in self._without_answer:
+            if answer is None or one.uid not in gang.refused or one.uid in state.with_event:
                 continue
             if await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC)))) is None:
                 left.append(writer.left(one.uid) or LOOK_AGAIN)
             else:
-                self._without_answer.add(one.uid)
+                state.with_event.add(one.uid)
         return min(left, default=None)
 
-    async def _commit(self, writer: Writer, key: Key, gang: Gang, chosen: tuple[Member, ...]) -> Gang:
+    async def _commit(self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]) -> GangView:
         """The gang as it is once it is sealed, or cannot be for its size. Raises :class:`KubeError`."""
         place = (gang.namespace, gang.config_map)
         own_ports = any(one.host_network for one in chosen)
         taken = self._taken({one.node for one in chosen}) if own_ports else set[int]()
         record = seal(gang, chosen, secrets.token_hex(32), taken)
-        if own_ports:  # who is sealed meanwhile takes others
-            self._sealing[key] = record
+        state = self._gangs.get(key) or GangState()
+        if own_ports:  # gangs that are sealed meanwhile take others
+            state.sealing = record
         try:
             written = await writer.commit(gang, record, self._config_maps.at(place))
             if written is not None:
                 self._config_maps.keep(written, ours=True)
         except TooLarge as error:
-            if key not in self._too_large:
-                self._too_large.add(key)
-                log.warning("not tested", extra={"about": {"gang": "/".join(key), "error": str(error)}})
-            return msgspec.structs.replace(gang, sized=Sized(skip=str(error)))
+            if not state.too_large:
+                state.too_large = True
+                log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
+            return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
         finally:
-            self._sealing.pop(key, None)
+            state.sealing = None
         if written is None:
             await self._find(writer, gang)
         self._sealed(key)
         return gang
 
-    async def _note_pass(self, writer: Writer, key: Key, gang: Gang) -> None:
+    async def _note_pass(self, writer: Writer, key: Key, gang: GangView) -> None:
         """Have the record say that its generation has passed. Raises :class:`KubeError`."""
         at = self._config_maps.at((gang.namespace, gang.config_map))
         written = await writer.note_pass(gang, at) if at is not None else None
@@ -385,9 +399,10 @@ class Controller:
             await self._find(writer, gang)
         else:
             self._config_maps.keep(written, ours=True)
-            self._members.forget_departed(key)
+            if (state := self._gangs.get(key)) is not None:
+                state.forget_departed()
 
-    async def _find(self, writer: Writer, gang: Gang) -> NoReturn:
+    async def _find(self, writer: Writer, gang: GangView) -> NoReturn:
         """After a write of the record that came to nothing: see what is there. Raises :class:`KubeError`."""
         place = (gang.namespace, gang.config_map)
         # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the watch may be behind.
@@ -406,43 +421,17 @@ class Controller:
 
     def _taken(self, nodes: set[str]) -> set[int]:
         """The ports on these nodes that gangs have been given, the asking one's last ones among them."""
-        taken = {r.master_port for r in self._sealing.values() if any(seat.node in nodes for seat in r.seats)}
-        for key in self._members:
-            try:
-                record = self._config_maps.record(self._place(key))
-            except (LeftOut, NotYet):
-                continue
-            if record is not None and any(seat.node in nodes for seat in record.seats):
-                taken.add(record.master_port)
-        return taken
-
-    def _pace(self, key: Key, gang: Gang, answers: dict[str, Answer]) -> float | None:
-        """Leave out the waits whose turn it is not; after how many seconds it is.
-
-        Who was never told anything and does not ask yet (its gang check does not run) is not told to wait: most gangs are complete
-        before their first member asks.
-        """
-        waiting: dict[str, bool] = {}
-        for one in gang.members:
-            answer = answers.get(one.uid)
-            if answer is None or answer.answer != "wait":
-                continue
-            if one.told is None and one.stage is not Stage.WAITING:
-                del answers[one.uid]
-            else:
-                told = one.told
-                waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
-        if not waiting:
-            return None
-        now = self._client.clock()
-        turn, again = self._paces.setdefault(key, Pace(now)).turn(waiting, now)
-        for uid in waiting.keys() - set(turn):
-            del answers[uid]
-        return again
+        records = [state.sealing for state in self._gangs.states()]
+        for key in self._gangs:
+            with suppress(LeftOut, NotYet):
+                records.append(self._config_maps.record(self._place(key)))
+        return {r.master_port for r in records if r is not None and any(seat.node in nodes for seat in r.seats)}
 
     def _sealed(self, key: Key) -> None:
-        self._members.forget_departed(key)
-        pace = self._paces.pop(key, None)
+        if (state := self._gangs.get(key)) is None:
+            return
+        state.forget_departed()
+        pace, state.pace = state.pace, None
         if pace is not None and self.reports.namespaces.opted_in(key[0]):
             source = key[1].partition(":")[0]
             source = source if source in self._sources or source in BUILT_IN else OTHER

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from . import codes
-from .fleet import Fleet
-from .labels import Labels
+from . import error_codes
+from .label_values import LabelValues
+from .last_results import LastResults
 
 __all__ = ["Metrics"]
 
@@ -31,17 +31,17 @@ class _ByNode:
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._nodes = Labels(_MOST_NODES)
-        self._codes: dict[str, Labels] = {}
+        self._nodes = LabelValues(_MOST_NODES)
+        self._codes: dict[str, LabelValues] = {}
         self._series: set[tuple[str, str, str]] = set()
 
     def inc(self, namespace: str, check: str, node: str, code: str) -> None:
         for gone in self._nodes.use("", node):
             self._remove([series for series in self._series if series[1] == gone])
-        label = codes.known(check, code)
+        label = error_codes.known(check, code)
         if label is None:
             label = code
-            for gone in self._codes.setdefault(check, Labels(_MOST_CODES)).use(namespace, code):
+            for gone in self._codes.setdefault(check, LabelValues(_MOST_CODES)).use(namespace, code):
                 self._remove([series for series in self._series if (series[0], series[2]) == (check, gone)])
         self._series.add((check, node, label))
         self._counter.labels(check, node, label).inc()
@@ -59,7 +59,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
         self.registry = CollectorRegistry()
-        self.fleet = Fleet()
+        self.fleet = LastResults()
         self.remembered: Callable[[], Iterable[tuple[str, int, Mapping[str, float]]]] = lambda: ()
         self._show_fleet()
         Gauge(
@@ -198,7 +198,7 @@ class Metrics:
         shown = {namespace for namespace, _ in by_namespace.most_common(_MOST_NAMESPACES)}
         self.unchecked.clear()
         for (namespace, reason), pods in found.items():
-            self.unchecked.labels(namespace if namespace in shown else codes.OTHER, reason).inc(pods)
+            self.unchecked.labels(namespace if namespace in shown else error_codes.OTHER, reason).inc(pods)
 
     def mirrored(self, mirrors: Mirrors) -> None:
         """Show how well the mirrors follow the cluster."""

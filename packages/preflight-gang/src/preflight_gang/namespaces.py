@@ -13,7 +13,7 @@ from preflight_kube.client import Client
 from preflight_kube.reflector import Change, Reflector
 
 from .config import Config
-from .unchecked import Namespace, opted_in
+from .opt_in import Namespace, opted_in
 
 __all__ = ["Namespaces"]
 

@@ -18,18 +18,18 @@ __all__ = [
     "GANG_ID_ANNOTATION",
     "GANG_SOURCE_ANNOTATION",
     "POD_GROUP_ANNOTATION",
-    "Condition",
     "ConfigMap",
+    "ContainerRunning",
     "ContainerState",
     "ContainerStatus",
+    "ContainerTerminated",
+    "ContainerWaiting",
     "Metadata",
     "Node",
     "OwnerReference",
     "Pod",
-    "Running",
-    "Terminated",
+    "PodCondition",
     "Volume",
-    "Waiting",
     "node_with",
 ]
 
@@ -193,14 +193,14 @@ def _shows_the_node(volume: Volume) -> bool:
     return volume.shows(names.INSTANCE_TYPE_ANNOTATION) or volume.shows(names.TOPOLOGY_ANNOTATION)
 
 
-def _cut(one: Waiting | Terminated | Condition, most: int = _MOST_MESSAGE) -> None:
+def _cut(one: ContainerWaiting | ContainerTerminated | PodCondition, most: int = _MOST_MESSAGE) -> None:
     if len(one.message) > most:
         msgspec.structs.force_setattr(one, "message", one.message[: most - 1] + "…")
     if len(one.reason) > _MOST_OWNER:
         msgspec.structs.force_setattr(one, "reason", one.reason[:_MOST_OWNER])
 
 
-class Waiting(_Object, frozen=True, kw_only=True):
+class ContainerWaiting(_Object, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
 
@@ -208,11 +208,11 @@ class Waiting(_Object, frozen=True, kw_only=True):
         _cut(self)
 
 
-class Running(_Object, frozen=True, kw_only=True):
+class ContainerRunning(_Object, frozen=True, kw_only=True):
     started_at: datetime | None = None
 
 
-class Terminated(_Object, frozen=True, kw_only=True):
+class ContainerTerminated(_Object, frozen=True, kw_only=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -225,9 +225,9 @@ class Terminated(_Object, frozen=True, kw_only=True):
 
 
 class ContainerState(_Object, frozen=True, kw_only=True):
-    waiting: Waiting | None = None
-    running: Running | None = None
-    terminated: Terminated | None = None
+    waiting: ContainerWaiting | None = None
+    running: ContainerRunning | None = None
+    terminated: ContainerTerminated | None = None
 
 
 class ContainerStatus(_Object, frozen=True, kw_only=True):
@@ -237,7 +237,7 @@ class ContainerStatus(_Object, frozen=True, kw_only=True):
     last_state: ContainerState = ContainerState()
 
 
-class Condition(_Object, frozen=True, kw_only=True):
+class PodCondition(_Object, frozen=True, kw_only=True):
     type: str
     status: str
     reason: str = ""
@@ -250,7 +250,7 @@ class Condition(_Object, frozen=True, kw_only=True):
 class PodStatus(_Object, frozen=True, kw_only=True):
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
@@ -332,9 +332,9 @@ def node_with(labels: Collection[str]) -> type[Node]:
     """A :class:`Node` that keeps ``labels`` alone: a node has about fifty, and a cluster thousands of nodes."""
     wanted = frozenset(labels)
 
-    class Known(Node, frozen=True, kw_only=True):
+    class SizedObject(Node, frozen=True, kw_only=True):
         def __post_init__(self) -> None:
             kept = {key: value for key, value in self.metadata.labels.items() if key in wanted}
             msgspec.structs.force_setattr(self.metadata, "labels", kept)
 
-    return Known
+    return SizedObject

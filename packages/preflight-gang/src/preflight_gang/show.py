@@ -12,15 +12,15 @@ from preflight_kube.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
-from .delivery import owned_by
-from .members import config_maps
-from .membership import Key, Member, Stage, key_of, member
+from .gangs.delivery import owned_by
+from .gangs.membership import GangMember, Key, MemberStage, config_maps, key_of, member
+from .gangs.participants import object_of
+from .gangs.records import Records
+from .gangs.sealing import MemberAnswer, decide
+from .gangs.sources import Sources
+from .gangs.view import GangView, assemble
+from .gangs.workload_sizes import SizedKind, SizedObject
 from .objects import ConfigMap, Pod
-from .records import Records
-from .sealing import Answer, Gang, decide
-from .sizes import Kind, Known
-from .sizing import object_of, size
-from .sources import Sources
 from .writer import obstacle, record_in
 
 __all__ = ["render", "show"]
@@ -31,7 +31,7 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
     """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
     async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
-        members: dict[Key, list[Member]] = {}
+        members: dict[Key, list[GangMember]] = {}
         async for pods, _ in client.pages(
             f"/api/v1/namespaces/{namespace}/pods", Pod, params={"labelSelector": names.GANG_LABEL}
         ):
@@ -50,8 +50,8 @@ async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
         return "\n\n".join(told)
 
 
-async def _gang(client: Client, key: Key, members: list[Member], sources: Sources) -> Gang:
-    namespace, (source, _, raw) = key[0], key[1].partition(":")
+async def _gang(client: Client, key: Key, members: list[GangMember], sources: Sources) -> GangView:
+    namespace = key[0]
     records, stored = Records(client.clock), dict[str, ConfigMap]()
     for name in dict.fromkeys(config_maps(key)):
         try:
@@ -61,23 +61,21 @@ async def _gang(client: Client, key: Key, members: list[Member], sources: Source
         if owned_by(stored[name]):
             records.keep(stored[name])
     name = records.place(key, earlier=any(one.earlier for one in members))[1]
-    about: Known | str = "is not looked for"
+    about: SizedObject | str = "is not looked for"
     if (named := object_of(members)) is not None:
         about = await _object(client, sources.get(named[0], ()), namespace, named[1])
-    everyone = tuple(sorted(members, key=lambda m: (m.name, m.uid)))
-    return Gang(
-        namespace=namespace,
-        source=source,
-        id=raw,
+    return assemble(
+        key,
+        members,
+        lambda *_: about,
+        sources,
         config_map=name,
-        members=everyone,
-        sized=size(namespace, raw, everyone, lambda *_: about, sources),
         record=record_in(stored.get(name)),
         obstacle=obstacle(stored.get(name)),
     )
 
 
-async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: str) -> Known | str:
+async def _object(client: Client, kinds: Sequence[SizedKind], namespace: str, name: str) -> SizedObject | str:
     state = "does not exist"
     for kind in kinds:
         try:
@@ -94,7 +92,7 @@ async def _object(client: Client, kinds: Sequence[Kind], namespace: str, name: s
     return state
 
 
-def render(gang: Gang) -> str:
+def render(gang: GangView) -> str:
     """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for each member), and a table of its members."""
     answers = decide(gang).answers
     first = gang.members[0]
@@ -115,13 +113,13 @@ def render(gang: Gang) -> str:
     return "\n".join(lines)
 
 
-def _state(gang: Gang) -> str:
+def _state(gang: GangView) -> str:
     if gang.sized.skip:
         return f"not tested: {gang.sized.skip}"
     if gang.sized.participants is None:
         size_ = gang.sized.unknown
     else:
-        ready = sum(m.alive and m.stage in {Stage.CHECKING, Stage.WAITING} for m in gang.members)
+        ready = sum(m.alive and m.stage in {MemberStage.CHECKING, MemberStage.WAITING} for m in gang.members)
         size_ = f"{gang.sized.participants} members take part, {ready} of them ready"
     blocked = f"; {gang.obstacle}" if gang.obstacle else ""
     if gang.record is None:
@@ -134,14 +132,14 @@ def _state(gang: Gang) -> str:
     return f"{size_}; generation {gang.record.generation} sealed with {len(now)}{told}{blocked}"
 
 
-def _stage(one: Member, answer: Answer | None) -> str:
+def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
     if not one.takes_part:
         return "takes no part (no gang check)"
-    said = {Stage.WAITING: "in its gang check"}.get(one.stage, one.why)
+    said = {MemberStage.WAITING: "in its gang check"}.get(one.stage, one.why)
     again = f", started {one.attempt + 1} times" if one.attempt else ""
     if answer is None:
         return said + again
     words = f"; skips: {answer.reason}" if answer.answer == "skip" else ""
     told = one.told is not None and (one.told.answer, one.told.generation) == (answer.answer, answer.generation)
-    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is Stage.WAITING and not told else ""
+    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is MemberStage.WAITING and not told else ""
     return said + again + words + silent

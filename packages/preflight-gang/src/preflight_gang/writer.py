@@ -7,32 +7,36 @@ the writes that may be under way.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
-from preflight_kube.jsonpatch import set_annotation
+from preflight_kube.logs import get_logger
 from preflight_kube.refusals import FIRST, Refusals
-from preflight_proto.history import Past
 
-from .delivery import config_map, owned_by, record_of, roster_patch
 from .fairness import FairLimiter
-from .membership import Member
+from .gangs.delivery import RosterWrite, config_map, owned_by, record_of
+from .gangs.view import GangView, Record
 from .metrics import Metrics
 from .objects import ConfigMap, Metadata
-from .sealing import Answer, Gang, Record
 
-__all__ = ["Writer", "obstacle", "record_in"]
+__all__ = ["Sent", "Writer", "obstacle", "record_in"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Frozen(msgspec.Struct):
     immutable: bool | None = None
+
+
+class Sent(NamedTuple):
+    """What has been written, and after how many seconds to try again, if something has not."""
+
+    written: list[RosterWrite]
+    again: float | None
 
 
 class Writer:
@@ -43,12 +47,12 @@ class Writer:
     """
 
     def __init__(self, client: Client, epoch: int, metrics: Metrics, at_once: int = 32) -> None:
-        self._client, self._epoch, self._metrics = client, epoch, metrics
+        self._client, self.epoch, self._metrics = client, epoch, metrics
         self._fair = FairLimiter(at_once)
         self.pods: Refusals[str] = Refusals(random.random)
         self.events: Refusals[str] = Refusals(random.random)
 
-    async def commit(self, gang: Gang, record: Record, at: ConfigMap | None) -> ConfigMap | None:
+    async def commit(self, gang: GangView, record: Record, at: ConfigMap | None) -> ConfigMap | None:
         """Seal a generation: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
 
         None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`, and :class:`TooLarge`.
@@ -56,22 +60,18 @@ class Writer:
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
         if (written := await self._record(gang, body, at)) is None:
             return None
-        about = {
-            "gang": f"{gang.namespace}/{gang.source}:{gang.id}",
-            "generation": record.generation,
-            "members": len(record.seats),
-        }
-        note = body["data"].get("note")
-        log.info("sealed", extra={"about": about | ({"note": note} if note else {})})
+        note = {"note": body["data"]["note"]} if "note" in body["data"] else {}
+        name = f"{gang.namespace}/{gang.source}:{gang.id}"
+        log.info("gang sealed", gang=name, generation=record.generation, members=len(record.seats), **note)
         return written
 
-    async def note_pass(self, gang: Gang, at: ConfigMap) -> ConfigMap | None:
+    async def note_pass(self, gang: GangView, at: ConfigMap) -> ConfigMap | None:
         """Write down that the generation has passed; None when somebody else has written first. Raises :class:`KubeError`."""
         assert gang.record is not None
         record = msgspec.structs.replace(gang.record, passed=True)
         return await self._record(gang, config_map(gang, record, at.metadata.resource_version), at)
 
-    async def _record(self, gang: Gang, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
+    async def _record(self, gang: GangView, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
             async with self._fair.of(gang.namespace):
@@ -98,7 +98,7 @@ class Writer:
         except Invalid:
             if not (await self._client.get(path, _Frozen)).immutable:
                 raise
-        log.warning("an immutable record is made anew", extra={"about": {"path": path}})
+        log.warning("immutable gang record recreated", path=path)
         await self._client.delete(path, uid=at.metadata.uid, resource_version=at.metadata.resource_version)
         about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         return await self._client.create(collection, {**body, "metadata": about})
@@ -115,7 +115,7 @@ class Writer:
         self._count("history", "written")
         return msgspec.json.decode(written, type=ConfigMap).metadata.resource_version
 
-    async def read(self, gang: Gang) -> ConfigMap | None:
+    async def read(self, gang: GangView) -> ConfigMap | None:
         """The ConfigMap of that name, ours or not; None where there is none. Raises :class:`KubeError`."""
         try:
             return await self._client.get(
@@ -124,59 +124,38 @@ class Writer:
         except NotFound:
             return None
 
-    async def tell(
-        self,
-        gang: Gang,
-        answers: Mapping[str, Answer],
-        heard: Callable[[Member, str], None],
-        beside: Callable[[str], Mapping[str, str]] = lambda _: {},
-        past: Callable[[Member], Past | None] = lambda _: None,
-    ) -> float | None:
-        """Write what each member has not been told yet, many at a time; after how many seconds to try again, if some are left.
-
-        ``heard`` is called with each member that has been told, and with what. ``beside``: uid → annotations to set with it; ``past``: what is
-        remembered of its node. A pod
-        that was refused lately is left out until its time has come.
-        """
+    async def send(self, namespace: str, writes: Iterable[RosterWrite]) -> Sent:
+        """Write the rosters of one gang, many at a time. A pod that was refused lately is left out until its time has come."""
+        written: list[RosterWrite] = []
         left: list[float] = []
 
-        async def one(member: Member, patch: list[dict[str, Any]]) -> None:
+        async def one(write: RosterWrite) -> None:
+            uid = write.member.uid
             try:
-                async with self._fair.of(gang.namespace):
-                    await self._client.json_patch(f"/api/v1/namespaces/{gang.namespace}/pods/{member.name}", patch)
+                async with self._fair.of(namespace):
+                    path = f"/api/v1/namespaces/{namespace}/pods/{write.member.name}"
+                    await self._client.json_patch(path, write.patch())
             except Fenced:
-                left.append(FIRST)  # the next leader tells it
+                left.append(FIRST)  # the next leader writes it
             except NotFound:
                 self._count("roster", "stale")
-                self.pods.done(member.uid)  # the watch brings it
+                self.pods.done(uid)  # the watch brings it
             except KubeError as error:
-                stale = isinstance(
-                    error, PreconditionFailed
-                )  # another pod, or told something else: the watch brings it
+                stale = isinstance(error, PreconditionFailed)  # another pod, or another roster: the watch brings it
                 self._count("roster", "stale" if stale else "failed")
-                left.append(self._refused(self.pods, member.uid, error, "" if stale else "a member could not be told"))
+                left.append(self._refused(self.pods, uid, error, "" if stale else "roster not written, requeued"))
             else:
                 self._count("roster", "written")
-                self.pods.done(member.uid)
-                heard(member, patch[-1]["value"])
+                self.pods.done(uid)
+                written.append(write)
 
         async with anyio.create_task_group() as group:
-            for member in gang.members:
-                answer = answers.get(member.uid)
-                if answer is None:
-                    continue
-                patch = roster_patch(member, answer, gang.record, self._epoch, past)
-                if patch is None and self.pods.cause(member.uid):  # written anew: whether the pod can be by now
-                    unheard = msgspec.structs.replace(member, told=None)
-                    patch = roster_patch(unheard, answer, gang.record, self._epoch, past)
-                if patch is None:
-                    continue
-                if (seconds := self.pods.left(member.uid, self._client.clock())) > 0:
+            for write in writes:
+                if (seconds := self.pods.left(write.member.uid, self._client.clock())) > 0:
                     left.append(seconds)
-                    continue
-                patch[-1:-1] = [set_annotation(key, value) for key, value in beside(member.uid).items()]
-                group.start_soon(one, member, patch)
-        return min(left, default=None)
+                else:
+                    group.start_soon(one, write)
+        return Sent(written, min(left, default=None))
 
     async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool | None:
         """Write annotations to a pod: True when done, False when it is another pod by now, None when it could not be written.
@@ -195,7 +174,7 @@ class Writer:
             raise
         except KubeError as error:
             self._count("node", "failed")
-            self._refused(self.pods, pod.uid, error, "a pod could not be told about its node")
+            self._refused(self.pods, pod.uid, error, "node facts not written, requeued")
             return None
         self._count("node", "written")
         self.pods.done(pod.uid)
@@ -221,7 +200,7 @@ class Writer:
                 self.events.done(uid)
                 return False
             self._count("event", "failed")
-            self._refused(self.events, uid, error, "an Event could not be written")
+            self._refused(self.events, uid, error, "Event not written, requeued")
             return None
         self._count("event", "written")
         self.events.done(uid)
@@ -237,11 +216,11 @@ class Writer:
         self.pods.done(uid)
         self.events.done(uid)
 
-    def _refused(self, refusals: Refusals[str], uid: str, error: KubeError, said: str) -> float:
-        """Note it, and say it once; the seconds until the next try."""
+    def _refused(self, refusals: Refusals[str], uid: str, error: KubeError, message: str) -> float:
+        """Note it, and log it once; the seconds until the next try."""
         seconds = refusals.refused(uid, error, self._client.clock())
-        if said and refusals.first(uid):
-            log.warning(said, extra={"about": {"uid": uid, "error": str(error)}})
+        if message and refusals.first(uid):
+            log.warning(message, uid=uid, error=str(error))
         return seconds
 
     async def status(self, path: str, body: dict[str, Any]) -> bool:

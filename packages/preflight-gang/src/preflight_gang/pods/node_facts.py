@@ -14,8 +14,8 @@ import msgspec
 from preflight_kube import jsonpatch
 from preflight_proto import names
 
-from .membership import gang_check
-from .objects import Node, Pod
+from ..gangs.membership import gang_check
+from ..objects import Node, Pod
 
 __all__ = ["facts_patch", "goes_with_roster", "identity", "untold"]
 

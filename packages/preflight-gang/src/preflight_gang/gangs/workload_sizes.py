@@ -15,16 +15,16 @@ import msgspec
 from .expression import MAX_SIZE, Expression, NoNumber, beyond
 
 __all__ = [
+    "DeclaredSize",
     "Job",
     "JobSet",
-    "Kind",
-    "Known",
     "KueueWorkload",
     "LeaderWorkerSet",
     "MinMemberPodGroup",
     "PodGang",
     "PodGroup",
-    "SizeOf",
+    "SizedKind",
+    "SizedObject",
     "TrainJob",
     "TrainingJob",
     "Workload",
@@ -34,7 +34,7 @@ __all__ = [
 START_ORDER: Final = "its pods are not started together, so the first would wait for the last"
 
 
-class SizeOf(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredSize(msgspec.Struct, frozen=True, kw_only=True):
     """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to test, or ``unknown`` and why.
     ``least``: as many as there must be before any is started, and there may be more."""
 
@@ -50,46 +50,46 @@ _Roles = Annotated[dict[str, _T], msgspec.Meta(max_length=64)]
 """Workloads have a handful of parts; Kubernetes' own Workload has eight at most."""
 
 
-class About(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+class SizedMetadata(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     name: str
     namespace: str = ""
     uid: str = ""
 
 
-class Known(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+class SizedObject(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     """An object that knows the size of gangs. Subclasses name the fields they read in ``spec``."""
 
-    metadata: About
+    metadata: SizedMetadata
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         """What it says about the gang whose raw id is ``gang``."""
         raise NotImplementedError
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
     """A resource, and the Struct that reads it."""
 
     group: str
     resource: str
     kind: str
-    type: type[Known]
+    type: type[SizedObject]
 
 
 class _Spec(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     pass
 
 
-def _counted(count: int | None, what: str, *, least: bool = False) -> SizeOf:
+def _counted(count: int | None, what: str, *, least: bool = False) -> DeclaredSize:
     if count is None or count <= 0:
-        return SizeOf(unknown=f"it has no {what}")
-    return SizeOf(count=count, least=least) if count <= MAX_SIZE else SizeOf(unknown=beyond(count))
+        return DeclaredSize(unknown=f"it has no {what}")
+    return DeclaredSize(count=count, least=least) if count <= MAX_SIZE else DeclaredSize(unknown=beyond(count))
 
 
-def _added(counts: Iterable[int], what: str, *, least: bool = False) -> SizeOf:
+def _added(counts: Iterable[int], what: str, *, least: bool = False) -> DeclaredSize:
     """Of several parts. One below zero would take members from the others."""
     parts = list(counts)
     return (
-        SizeOf(unknown=f"{what} is below zero")
+        DeclaredSize(unknown=f"{what} is below zero")
         if min(parts, default=0) < 0
         else _counted(sum(parts), what, least=least)
     )
@@ -110,24 +110,24 @@ class _Policy(_Spec, kw_only=True):
     gang: _GangPolicy | None = None
     basic: _Empty | None = None
 
-    def size(self, where: str) -> SizeOf:
+    def size(self, where: str) -> DeclaredSize:
         if self.gang is not None:
             return _counted(self.gang.min_count, f"{where}.gang.minCount", least=True)
         if self.basic is not None:
-            return SizeOf(skip=f"{where} is the policy basic: its pods are not started together")
-        return SizeOf(unknown=f"it has no {where}")
+            return DeclaredSize(skip=f"{where} is the policy basic: its pods are not started together")
+        return DeclaredSize(unknown=f"it has no {where}")
 
 
 class _PodGroupSpec(_Spec, kw_only=True):
     scheduling_policy: _Policy = msgspec.field(default_factory=_Policy)
 
 
-class PodGroup(Known, kw_only=True):
+class PodGroup(SizedObject, kw_only=True):
     """scheduling.k8s.io PodGroup (from 1.36)."""
 
     spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         return self.spec.scheduling_policy.size("spec.schedulingPolicy")
 
 
@@ -140,17 +140,17 @@ class _WorkloadSpec(_Spec, kw_only=True):
     pod_groups: _Few[_WorkloadGroup] = []
 
 
-class Workload(Known, kw_only=True):
+class Workload(SizedObject, kw_only=True):
     """scheduling.k8s.io Workload (1.35); the gang's id is `workload/podGroup[/replica]`."""
 
     spec: _WorkloadSpec = msgspec.field(default_factory=_WorkloadSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         wanted = gang.split("/")[1] if "/" in gang else ""
         for group in self.spec.pod_groups:
             if group.name == wanted:
                 return group.policy.size(f"spec.podGroups[{wanted}].policy")
-        return SizeOf(unknown=f"it has no pod group {wanted!r}")
+        return DeclaredSize(unknown=f"it has no pod group {wanted!r}")
 
 
 # --- schedulers
@@ -160,12 +160,12 @@ class _MinMember(_Spec, kw_only=True):
     min_member: int | None = None
 
 
-class MinMemberPodGroup(Known, kw_only=True):
+class MinMemberPodGroup(SizedObject, kw_only=True):
     """The PodGroups of Volcano, of the scheduler-plugins (coscheduling) and of KAI."""
 
     spec: _MinMember = msgspec.field(default_factory=_MinMember)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         return _counted(self.spec.min_member, "spec.minMember", least=True)
 
 
@@ -189,13 +189,13 @@ class _KueueStatus(_Spec, kw_only=True):
     admission: _Admission | None = None
 
 
-class KueueWorkload(Known, kw_only=True):
+class KueueWorkload(SizedObject, kw_only=True):
     """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted; with fewer pods, where it was admitted in part."""
 
     spec: _PodSets = msgspec.field(default_factory=_PodSets)
     status: _KueueStatus = msgspec.field(default_factory=_KueueStatus)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         admission = self.status.admission
         assigned = [one.count for one in admission.pod_set_assignments] if admission is not None else []
         if assigned and None not in assigned:
@@ -211,12 +211,12 @@ class _PodGangSpec(_Spec, kw_only=True):
     podgroups: _Few[_GroveGroup] = []
 
 
-class PodGang(Known, kw_only=True):
+class PodGang(SizedObject, kw_only=True):
     """scheduler.grove.io PodGang."""
 
     spec: _PodGangSpec = msgspec.field(default_factory=_PodGangSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         return _added((one.min_replicas for one in self.spec.podgroups), "spec.podgroups[].minReplicas", least=True)
 
 
@@ -234,12 +234,12 @@ class _JobSpec(_Spec, kw_only=True):
         return min(parallelism, self.completions) if self.completions is not None else parallelism
 
 
-class Job(Known, kw_only=True):
+class Job(SizedObject, kw_only=True):
     """batch Job, Indexed."""
 
     spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         return _counted(self.spec.at_once, "spec.parallelism")
 
 
@@ -263,21 +263,21 @@ class _JobSetSpec(_Spec, kw_only=True):
     startup_policy: _StartupPolicy | None = None
 
 
-class JobSet(Known, kw_only=True):
+class JobSet(SizedObject, kw_only=True):
     """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a group of its jobs."""
 
     spec: _JobSetSpec = msgspec.field(default_factory=_JobSetSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         group = gang.split("/")[1] if "/" in gang else ""
         jobs = [job for job in self.spec.replicated_jobs if not group or job.group_name == group]
         policy = self.spec.startup_policy
         if len(jobs) > 1 and policy is not None and policy.startup_policy_order == "InOrder":
-            return SizeOf(skip=f"its startupPolicy is InOrder: {START_ORDER}")
+            return DeclaredSize(skip=f"its startupPolicy is InOrder: {START_ORDER}")
         if any(job.depends_on for job in jobs):
-            return SizeOf(skip=f"some of its jobs depend on others: {START_ORDER}")
+            return DeclaredSize(skip=f"some of its jobs depend on others: {START_ORDER}")
         if any(job.replicas < 0 for job in jobs):
-            return SizeOf(unknown="spec.replicatedJobs[].replicas is below zero")
+            return DeclaredSize(unknown="spec.replicatedJobs[].replicas is below zero")
         return _added((job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods")
 
 
@@ -290,14 +290,14 @@ class _LeaderWorkerSetSpec(_Spec, kw_only=True):
     leader_worker_template: _LeaderWorkerTemplate = msgspec.field(default_factory=_LeaderWorkerTemplate)
 
 
-class LeaderWorkerSet(Known, kw_only=True):
+class LeaderWorkerSet(SizedObject, kw_only=True):
     """leaderworkerset.x-k8s.io LeaderWorkerSet; one gang is one group of it."""
 
     spec: _LeaderWorkerSetSpec = msgspec.field(default_factory=_LeaderWorkerSetSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         if self.spec.startup_policy == "LeaderReady":
-            return SizeOf(skip=f"its startupPolicy is LeaderReady: {START_ORDER}")
+            return DeclaredSize(skip=f"its startupPolicy is LeaderReady: {START_ORDER}")
         return _counted(self.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size")
 
 
@@ -316,12 +316,12 @@ class _TrainingJobSpec(_Spec, kw_only=True):
     jax_replica_specs: _Roles[_Replicas] = {}
 
 
-class TrainingJob(Known, kw_only=True):
+class TrainingJob(SizedObject, kw_only=True):
     """kubeflow.org PyTorchJob, MPIJob, TFJob, XGBoostJob, PaddleJob, JAXJob."""
 
     spec: _TrainingJobSpec = msgspec.field(default_factory=_TrainingJobSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
         # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it stamped as one).
         roles = [(role.lower(), one.replicas) for specs in maps for role, one in specs.items()]
@@ -336,31 +336,31 @@ class _TrainJobSpec(_Spec, kw_only=True):
     trainer: _Trainer = msgspec.field(default_factory=_Trainer)
 
 
-class TrainJob(Known, kw_only=True):
+class TrainJob(SizedObject, kw_only=True):
     """trainer.kubeflow.org TrainJob; without numNodes its runtime decides, and the pods say it (PET_NNODES)."""
 
     spec: _TrainJobSpec = msgspec.field(default_factory=_TrainJobSpec)
 
-    def size(self, gang: str) -> SizeOf:
+    def size(self, gang: str) -> DeclaredSize:
         return _counted(self.spec.trainer.num_nodes, "spec.trainer.numNodes")
 
 
 # --- what only the configuration knows
 
 
-class _Labelled(About, kw_only=True):
+class _Labelled(SizedMetadata, kw_only=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
-def sized_by(expression: Expression) -> type[Known]:
+def sized_by(expression: Expression) -> type[SizedObject]:
     """Objects whose size ``expression`` says; of them nothing but that is kept."""
 
-    class Configured(Known, kw_only=True):
+    class Configured(SizedObject, kw_only=True):
         metadata: _Labelled
         spec: Any = None
         status: Any = None
-        said: SizeOf = SizeOf()
+        said: DeclaredSize = DeclaredSize()
 
         def __post_init__(self) -> None:
             about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
@@ -369,11 +369,11 @@ def sized_by(expression: Expression) -> type[Known]:
                     expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods", least=True
                 )
             except NoNumber as error:
-                self.said = SizeOf(unknown=str(error))
+                self.said = DeclaredSize(unknown=str(error))
             self.spec = self.status = None
             self.metadata.labels, self.metadata.annotations = {}, {}
 
-        def size(self, gang: str) -> SizeOf:
+        def size(self, gang: str) -> DeclaredSize:
             return self.said
 
     return Configured

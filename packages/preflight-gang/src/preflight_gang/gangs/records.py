@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+from ..objects import GANG_SOURCE_ANNOTATION, ConfigMap
 from .delivery import owned_by, record_of, unpacked_size
-from .members import config_maps
-from .membership import Key
-from .objects import GANG_SOURCE_ANNOTATION, ConfigMap
-from .sealing import Record
+from .membership import Key, config_maps
+from .view import Record
 
 __all__ = ["LeftOut", "NotYet", "Place", "Records"]
 

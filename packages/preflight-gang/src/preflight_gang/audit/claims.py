@@ -13,11 +13,11 @@ from preflight_proto.devices import IMPLICIT, is_for_gpus
 
 __all__ = [
     "GROUP",
-    "Claim",
     "DeviceClass",
     "GpuClaims",
     "Origin",
-    "Template",
+    "ResourceClaim",
+    "ResourceClaimTemplate",
     "gives_gpus",
     "resource_names",
 ]
@@ -72,7 +72,7 @@ class Origin(_Object, frozen=True, kw_only=True):
     creation_timestamp: datetime | None = None
 
 
-class Claim(_Object, frozen=True, kw_only=True):
+class ResourceClaim(_Object, frozen=True, kw_only=True):
     metadata: Origin
     spec: _Spec | None = None
     status: _Status | None = None
@@ -82,7 +82,7 @@ class _Made(_Object, frozen=True, kw_only=True):
     spec: _Spec | None = None
 
 
-class Template(_Object, frozen=True, kw_only=True):
+class ResourceClaimTemplate(_Object, frozen=True, kw_only=True):
     metadata: Origin
     spec: _Made | None = None
 
@@ -110,12 +110,12 @@ def resource_names(named: Iterable[str], classes: Collection[str], found: Iterab
     return frozenset([*named, *(IMPLICIT + one for one in classes), *(name for name in own if name)])
 
 
-def gives_gpus(made: Claim | Template, classes: Collection[str]) -> bool:
+def gives_gpus(made: ResourceClaim | ResourceClaimTemplate, classes: Collection[str]) -> bool:
     """Whether a claim has GPUs, or while it has nothing yet, whether it may get some by any of its alternatives.
 
     Administrative access gives a pod no device of its own.
     """
-    if isinstance(made, Template):
+    if isinstance(made, ResourceClaimTemplate):
         return _asks(made.spec.spec if made.spec is not None else None, classes)
     allocation = made.status.allocation if made.status is not None else None
     if allocation is None:

@@ -10,12 +10,12 @@ from preflight_kube.conditions import Conditions
 from preflight_kube.crd import Column, condition_column
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, Spec
 
-from .policy import RULES
+from .acceptance import RULES
 
 __all__ = ["crd"]
 
 
-class Status(msgspec.Struct):
+class OverrideStatus(msgspec.Struct):
     """Written by the gang controller."""
 
     conditions: Conditions = ()
@@ -38,7 +38,7 @@ def crd() -> dict[str, Any]:
         KIND,
         VERSION,
         spec=Spec,
-        status=Status,
+        status=OverrideStatus,
         plural=PLURAL,
         description="What a namespace sets for itself. Of several the oldest is in force; the condition Accepted says which, and why not.",
         rules=[definitions.Rule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES],

@@ -16,13 +16,13 @@ from preflight_kube import schema
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, Spec
 
-__all__ = ["RULES", "Policy", "Rule", "Verdict", "judge", "problems", "status"]
+__all__ = ["RULES", "NamespaceOverride", "OverrideRule", "OverrideVerdict", "judge", "problems", "status"]
 
 LONGEST: Final = 4000
 """Characters of a message; Kubernetes allows 32,768."""
 
 
-class Rule(NamedTuple):
+class OverrideRule(NamedTuple):
     """What a schema cannot say about the object at ``at``: in CEL for the API server, as a function for ourselves.
 
     A test asks both about the same objects.
@@ -34,9 +34,9 @@ class Rule(NamedTuple):
     message: str
 
 
-def _reads(option: str, methods: tuple[str, ...]) -> Rule:
+def _reads(option: str, methods: tuple[str, ...]) -> OverrideRule:
     listed = ", ".join(f"'{method}'" for method in methods)
-    return Rule(
+    return OverrideRule(
         ("gangDiscovery",),
         f"!has(self.{option}) || !has(self.method) || self.method in [{listed}]",
         lambda it: option not in it or it.get("method", methods[0]) in methods,
@@ -44,8 +44,8 @@ def _reads(option: str, methods: tuple[str, ...]) -> Rule:
     )
 
 
-def _not_ours(key: str) -> Rule:
-    return Rule(
+def _not_ours(key: str) -> OverrideRule:
+    return OverrideRule(
         ("gangDiscovery", "labels"),
         f"!has(self.{key}) || !self.{key}.startsWith('{names.PREFIX}')",
         lambda it: not it.get(key, "").startswith(names.PREFIX),
@@ -54,7 +54,7 @@ def _not_ours(key: str) -> Rule:
 
 
 RULES: Final = (
-    Rule(
+    OverrideRule(
         (),
         "has(self.gangDiscovery) || has(self.enforcement)",
         lambda it: "gangDiscovery" in it or "enforcement" in it,
@@ -62,7 +62,7 @@ RULES: Final = (
     ),
     _reads("labels", ("auto", "labels")),
     _reads("ownerSchedulers", ("auto", "kai")),
-    Rule(
+    OverrideRule(
         ("gangDiscovery", "labels"),
         "!has(self.gangIdLabel) || !has(self.gangSizeLabel) || self.gangIdLabel != self.gangSizeLabel",
         lambda it: "gangIdLabel" not in it or it["gangIdLabel"] != it.get("gangSizeLabel"),
@@ -87,7 +87,7 @@ class _Status(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[dict[str, Any], ...] = ()
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class NamespaceOverride(msgspec.Struct, frozen=True, kw_only=True):
     """A PreflightConfig as it stands in the cluster; ``spec`` is anything that was ever let in."""
 
     metadata: _About
@@ -106,7 +106,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class Verdict(NamedTuple):
+class OverrideVerdict(NamedTuple):
     """``reason`` is one of InForce, Superseded, Invalid, Terminating; ``message`` is for people."""
 
     accepted: bool
@@ -138,31 +138,31 @@ def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any
     yield where, spec
 
 
-def judge(policies: Iterable[Policy]) -> list[tuple[Policy, Verdict]]:
+def judge(policies: Iterable[NamespaceOverride]) -> list[tuple[NamespaceOverride, OverrideVerdict]]:
     """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by name where several are as old.
 
     In the order in which it is to be written: whatever loses comes before what wins, so that never two are in force.
     """
-    judged: list[tuple[Policy, Verdict]] = []
-    winner: Policy | None = None
+    judged: list[tuple[NamespaceOverride, OverrideVerdict]] = []
+    winner: NamespaceOverride | None = None
     for one in sorted(policies, key=_age):
         about = one.metadata
         if about.deletion_timestamp is not None:
-            judged.append((one, Verdict(False, "Terminating", "Not in force: it is being deleted.")))
+            judged.append((one, OverrideVerdict(False, "Terminating", "Not in force: it is being deleted.")))
         elif wrong := problems(one.spec):
-            judged.append((one, Verdict(False, "Invalid", _cut(" ".join(wrong)))))
+            judged.append((one, OverrideVerdict(False, "Invalid", _cut(" ".join(wrong)))))
         elif winner is None:
             winner = one
         else:
             why = f"Not in force: superseded by {winner.metadata.name}, the oldest of namespace {about.namespace}; keep one of them."
-            judged.append((one, Verdict(False, "Superseded", why)))
+            judged.append((one, OverrideVerdict(False, "Superseded", why)))
     if winner is not None:
-        verdict = Verdict(True, "InForce", f"In force in namespace {winner.metadata.namespace}.")
+        verdict = OverrideVerdict(True, "InForce", f"In force in namespace {winner.metadata.namespace}.")
         judged.append((winner, verdict))
     return judged
 
 
-def _age(one: Policy) -> tuple[str, str]:
+def _age(one: NamespaceOverride) -> tuple[str, str]:
     created = one.metadata.creation_timestamp
     return created.isoformat() if created is not None else "", one.metadata.name
 
@@ -171,7 +171,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def status(one: Policy, verdict: Verdict, now: str) -> dict[str, Any] | None:
+def status(one: NamespaceOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
     """The object to write as its status, with the version it was seen at; None where it says so already.
 
     ``now`` is RFC 3339. Conditions of others stay as they are.

@@ -14,11 +14,11 @@ import msgspec
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
-from .events import event
-from .membership import STUCK, read
-from .objects import ContainerStatus, Pod, Terminated
+from ..events import event
+from ..gangs.membership import STUCK, read
+from ..objects import ContainerStatus, ContainerTerminated, Pod
 
-__all__ = ["PATIENCE", "Ended", "ended_checks", "event_of", "not_started", "stuck_checks"]
+__all__ = ["PATIENCE", "EndedCheck", "ended_checks", "event_of", "not_started", "stuck_checks"]
 
 _REASONS: Final = {
     "passed": "PreflightPassed",
@@ -33,7 +33,7 @@ _MOST_SECONDS: Final = 86_400.0
 """More than any check's time; a forged one must not spoil the sum of true ones."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's.
 
     ``ran`` is false where the kubelet could not start it.
@@ -58,7 +58,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return min(own if own > 0 else whole, whole + 1.0, _MOST_SECONDS)
 
 
-def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[Ended]:
+def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
     """The runs that the pod's status tells of: of each configured check the last, and the one before it where it was restarted.
 
     What calls itself a check without being configured is not read: its name would become a label of ours.
@@ -74,12 +74,12 @@ def _configured(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, Co
             yield check, status
 
 
-def _of(status: ContainerStatus, check: str) -> Iterator[Ended]:
-    ends: list[Terminated | None] = [status.last_state.terminated, status.state.terminated]
+def _of(status: ContainerStatus, check: str) -> Iterator[EndedCheck]:
+    ends: list[ContainerTerminated | None] = [status.last_state.terminated, status.state.terminated]
     for end in ends:
         # Without an id the container was never started: it says nothing about a run.
         if end is not None and end.container_id:
-            yield Ended(
+            yield EndedCheck(
                 run=end.container_id,
                 check=check,
                 result=read(status.name, end),
@@ -107,7 +107,7 @@ def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, C
                 yield check, status
 
 
-def not_started(status: ContainerStatus, check: str) -> Ended:
+def not_started(status: ContainerStatus, check: str) -> EndedCheck:
     """What is counted and told of a check of :func:`stuck_checks`, once for each start that is tried."""
     waiting = status.state.waiting
     assert waiting is not None
@@ -115,7 +115,7 @@ def not_started(status: ContainerStatus, check: str) -> Ended:
     said = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
     reason = f"it could not be started for {PATIENCE:.0f} s ({said[:_MAX_WORDS]}); {_ADVICE[code]}"
     result = Result(v=VERSION, check=check, outcome="inconclusive", code=code, gated=True, duration=0.0, reason=reason)
-    return Ended(
+    return EndedCheck(
         run=f"start {status.restart_count}",
         check=check,
         result=result,
@@ -126,7 +126,7 @@ def not_started(status: ContainerStatus, check: str) -> Ended:
     )
 
 
-def event_of(pod: Pod, ended: Ended, now: str) -> dict[str, Any]:
+def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:
     """The Event about one run, to be created at ``now`` (RFC 3339)."""
     about = pod.metadata
     return event(
@@ -143,7 +143,7 @@ def event_of(pod: Pod, ended: Ended, now: str) -> dict[str, Any]:
     )
 
 
-def _message(pod: Pod, ended: Ended) -> str:
+def _message(pod: Pod, ended: EndedCheck) -> str:
     result = ended.result
     at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     numbers = ""

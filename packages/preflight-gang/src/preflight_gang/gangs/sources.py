@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .sizes import (
+from .workload_sizes import (
     Job,
     JobSet,
-    Kind,
-    Known,
     KueueWorkload,
     LeaderWorkerSet,
     MinMemberPodGroup,
     PodGang,
     PodGroup,
+    SizedKind,
+    SizedObject,
     TrainingJob,
     TrainJob,
     Workload,
@@ -26,15 +26,15 @@ from .sizes import (
 __all__ = ["BUILT_IN", "Sources"]
 
 
-def _kind(group: str, resource: str, kind: str, type_: type[Known]) -> Kind:
-    return Kind(group=group, resource=resource, kind=kind, type=type_)
+def _kind(group: str, resource: str, kind: str, type_: type[SizedObject]) -> SizedKind:
+    return SizedKind(group=group, resource=resource, kind=kind, type=type_)
 
 
 _KAI: Final = _kind("scheduling.run.ai", "podgroups", "PodGroup", MinMemberPodGroup)
 _KUEUE: Final = _kind("kueue.x-k8s.io", "workloads", "Workload", KueueWorkload)
 _TRAINING: Final = ("PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
 
-Sources = Mapping[str, tuple[Kind, ...]]
+Sources = Mapping[str, tuple[SizedKind, ...]]
 """The kinds of objects that know sizes, by the name of the source in the stamp."""
 
 BUILT_IN: Final[Sources] = {

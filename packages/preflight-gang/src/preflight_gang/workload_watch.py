@@ -6,7 +6,6 @@ then its objects are simply not there.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -14,35 +13,36 @@ import anyio
 import anyio.abc
 from preflight_kube.client import Client, KubeError, Unreadable
 from preflight_kube.discovery import served
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 
+from .gangs.sources import Sources
+from .gangs.workload_sizes import SizedKind, SizedObject
 from .objects import OwnerReference
-from .sizes import Kind, Known
-from .sources import Sources
 
-__all__ = ["Objects", "served"]
+__all__ = ["WorkloadWatch", "served"]
 
 ABSENT_RETRY: Final = 60.0
 _FIRST_RETRY: Final = 1.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-class Objects:
+class WorkloadWatch:
     """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come, changed or gone.
 
     ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or that there can be none.
     """
 
-    def __init__(self, client: Client, changed: Callable[[Kind, str, str], None], sources: Sources) -> None:
+    def __init__(self, client: Client, changed: Callable[[SizedKind, str, str], None], sources: Sources) -> None:
         self._client, self._changed, self._sources = client, changed, sources
-        self._found: dict[tuple[Kind, str, str], Known] = {}
-        self._unreadable: dict[tuple[Kind, str, str], str] = {}
-        self._state: dict[Kind, str] = {}
-        self._version: dict[Kind, str] = {}
+        self._found: dict[tuple[SizedKind, str, str], SizedObject] = {}
+        self._unreadable: dict[tuple[SizedKind, str, str], str] = {}
+        self._state: dict[SizedKind, str] = {}
+        self._version: dict[SizedKind, str] = {}
         self._group: anyio.abc.TaskGroup | None = None
 
-    def find(self, source: str, namespace: str, name: str) -> Known | str:
+    def find(self, source: str, namespace: str, name: str) -> SizedObject | str:
         """The object, or why it cannot be had (fits behind its kind and name). The first question begins the mirroring."""
         troubles = []
         for kind in self._sources[source]:
@@ -74,11 +74,11 @@ class Objects:
                 group.start_soon(self._mirror, kind)
             await anyio.sleep_forever()
 
-    async def _mirror(self, kind: Kind) -> None:
+    async def _mirror(self, kind: SizedKind) -> None:
         path = await self._discover(kind)
         self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
 
-        def on_change(change: Change[Known]) -> None:
+        def on_change(change: Change[SizedObject]) -> None:
             about = change.object.metadata
             key = (kind, about.namespace, about.name)
             if change.kind == "deleted":
@@ -101,7 +101,7 @@ class Objects:
             await reflector.synced.wait()
             self._tell(kind, "")
 
-    async def _discover(self, kind: Kind) -> str:
+    async def _discover(self, kind: SizedKind) -> str:
         pause = _FIRST_RETRY
         while True:
             try:
@@ -112,12 +112,12 @@ class Objects:
                 pause = min(2 * pause, ABSENT_RETRY)
                 continue
             if path is not None:
-                log.info("objects that know sizes", extra={"about": {"path": path}})
+                log.info("watching workload objects", path=path)
                 return path
             self._tell(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
             await anyio.sleep(ABSENT_RETRY)
 
-    def _tell(self, kind: Kind, state: str) -> None:
+    def _tell(self, kind: SizedKind, state: str) -> None:
         if self._state.get(kind) != state:
             self._state[kind] = state
             self._changed(kind, "", "")

@@ -3,7 +3,6 @@ page; nothing of it is kept."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -11,21 +10,31 @@ from collections.abc import Callable, Collection, Iterable
 import anyio
 from preflight_kube.client import Client, KubeError
 from preflight_kube.discovery import served
+from preflight_kube.logs import get_logger
 
-from .claims import GROUP, Claim, DeviceClass, GpuClaims, Origin, Template, gives_gpus, resource_names
-from .config import Config
-from .metrics import Metrics
-from .namespaces import Namespaces
-from .unchecked import CARRIES_CHECKS, LEFT_OUT, Unchecked, why_unchecked
+from ..config import Config
+from ..metrics import Metrics
+from ..namespaces import Namespaces
+from .claims import (
+    GROUP,
+    DeviceClass,
+    GpuClaims,
+    Origin,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    gives_gpus,
+    resource_names,
+)
+from .unchecked import CARRIES_CHECKS, LEFT_OUT, AuditedPod, why_unchecked
 
-__all__ = ["Audit"]
+__all__ = ["Auditor"]
 
 _CLASSES = (GROUP, "deviceclasses")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-class Audit:
+class Auditor:
     """The leader's: its numbers go with the leadership.
 
     Of pods that carry checks, namespaces: ``static``, once for each that can run none; ``doubtful``, those with any that has claims, or
@@ -63,7 +72,7 @@ class Audit:
             found = await self.count()
         except KubeError as error:
             self._metrics.unchecked.clear()  # not known is not none
-            log.warning("pods without checks could not be counted", extra={"about": {"error": str(error)}})
+            log.warning("audit of unchecked pods failed", error=str(error))
             return
         self._metrics.count_unchecked(found)
         self._metrics.audited.set(time.time())
@@ -77,7 +86,7 @@ class Audit:
             claims: GpuClaims | None = None
             for selector in [LEFT_OUT, *([CARRIES_CHECKS] if name in doubtful else [])]:
                 params = {"labelSelector": selector, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-                pages = self._client.pages(f"/api/v1/namespaces/{name}/pods", Unchecked, params=params)
+                pages = self._client.pages(f"/api/v1/namespaces/{name}/pods", AuditedPod, params=params)
                 async for pods, _ in pages:
                     if claims is None and path and any(pod.claims for pod in pods):
                         claims = await self._claims(path, name)
@@ -103,10 +112,10 @@ class Audit:
     async def _claims(self, path: str, namespace: str) -> GpuClaims:
         gpus = self._config.gpu_device_classes
         claims, gpu_claims, gpu_templates = set[str](), dict[str, Origin](), dict[str, Origin]()
-        async for made, _ in self._client.pages(f"{path}/namespaces/{namespace}/resourceclaims", Claim):
+        async for made, _ in self._client.pages(f"{path}/namespaces/{namespace}/resourceclaims", ResourceClaim):
             claims.update(one.metadata.name for one in made)
             gpu_claims.update((one.metadata.name, one.metadata) for one in made if gives_gpus(one, gpus))
         templates = f"{path}/namespaces/{namespace}/resourceclaimtemplates"
-        async for page, _ in self._client.pages(templates, Template):
+        async for page, _ in self._client.pages(templates, ResourceClaimTemplate):
             gpu_templates.update((one.metadata.name, one.metadata) for one in page if gives_gpus(one, gpus))
         return GpuClaims(claims, gpu_claims, gpu_templates)

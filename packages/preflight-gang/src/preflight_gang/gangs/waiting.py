@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .events import event
-from .membership import Member, Stage
-from .sealing import Answer, Gang
+from ..events import event
+from .membership import GangMember, MemberStage
+from .sealing import MemberAnswer
+from .view import GangView
 
-__all__ = ["PATIENCE", "Waiting", "refused_event", "waiting_event"]
+__all__ = ["PATIENCE", "WaitingEvents", "refused_event", "waiting_event"]
 
 PATIENCE: Final = 30.0
 """Seconds that a member has been told to wait before an Event says so: most gangs are complete long before."""
@@ -20,16 +21,18 @@ SLICE: Final = 16
 """Events at once: nobody's rank waits behind a thousand of them."""
 
 
-class Waiting:
+class WaitingEvents:
     """Of one gang: since when which member waits, and which of them has its Event. One a member and generation."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
         self._said: set[tuple[str, int]] = set()
 
-    def due(self, gang: Gang, now: float) -> tuple[list[Member], float | None]:
+    def due(self, gang: GangView, now: float) -> tuple[list[GangMember], float | None]:
         """Who is to have an Event now, and after how many seconds to ask again (None: when something has changed)."""
-        here = {_wait(m): m for m in gang.members if m.stage is Stage.WAITING and m.told and m.told.answer == "wait"}
+        here = {
+            _wait(m): m for m in gang.members if m.stage is MemberStage.WAITING and m.told and m.told.answer == "wait"
+        }
         self._since = {wait: self._since.get(wait, now) for wait in here}
         self._said &= here.keys()
         left = {wait: since + PATIENCE - now for wait, since in self._since.items() if wait not in self._said}
@@ -38,15 +41,15 @@ class Waiting:
             return [here[wait] for wait in due[:SLICE]], 0.0
         return [here[wait] for wait in due], min((s for s in left.values() if s > 0), default=None)
 
-    def said(self, one: Member) -> None:
+    def said(self, one: GangMember) -> None:
         self._said.add(_wait(one))
 
 
-def _wait(one: Member) -> tuple[str, int]:
+def _wait(one: GangMember) -> tuple[str, int]:
     return one.uid, one.told.generation if one.told else 0
 
 
-def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
+def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
     """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
     assert one.told is not None
     return event(
@@ -63,7 +66,7 @@ def waiting_event(gang: Gang, one: Member, now: str) -> dict[str, Any]:
     )
 
 
-def refused_event(gang: Gang, one: Member, answer: Answer, now: str) -> dict[str, Any]:
+def refused_event(gang: GangView, one: GangMember, answer: MemberAnswer, now: str) -> dict[str, Any]:
     """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to be created at ``now`` (RFC 3339)."""
     words = {
         "wait": "; ".join(answer.missing),

@@ -5,10 +5,13 @@ Pure: whoever asks says what time it is (seconds of a monotonic clock).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["Pace"]
+from .membership import GangMember, MemberStage
+from .sealing import MemberAnswer
+
+__all__ = ["AnswerPace"]
 
 FIRST: Final = 1.0
 """Seconds, at least, that a new gang is given to complete before its members are told to wait: most do, and need one write."""
@@ -20,13 +23,38 @@ SLICE: Final = 64
 """Members told before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
 
 
-class Pace:
+class AnswerPace:
     """Of one gang, from its first address at ``since`` until it is sealed."""
 
     def __init__(self, since: float) -> None:
         self.since = since
         self._begun: float | None = None
         self._left: list[str] = []
+
+    def due(
+        self, members: Iterable[GangMember], answers: Mapping[str, MemberAnswer], now: float
+    ) -> tuple[dict[str, MemberAnswer], float | None]:
+        """The answers but for the waits whose turn it is not; and after how many seconds to ask again.
+
+        A member without a roster whose gang check does not run yet gets no answer to wait: most gangs are complete before their
+        first member asks.
+        """
+        waiting: dict[str, bool] = {}
+        left_out: set[str] = set()
+        for one in members:
+            answer = answers.get(one.uid)
+            if answer is None or answer.answer != "wait":
+                continue
+            if one.told is None and one.stage is not MemberStage.WAITING:
+                left_out.add(one.uid)
+            else:
+                told = one.told
+                waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
+        again: float | None = None
+        if waiting:
+            turn, again = self.turn(waiting, now)
+            left_out |= waiting.keys() - set(turn)
+        return {uid: answer for uid, answer in answers.items() if uid not in left_out}, again
 
     def turn(self, waiting: Mapping[str, bool], now: float) -> tuple[list[str], float | None]:
         """Who is told now, and after how many seconds to ask again (None: when something has changed).

@@ -18,9 +18,21 @@ from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster, decode_roster
 from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash, gang_id, naming_source
 
-from .objects import POD_GROUP_ANNOTATION, Condition, ContainerStatus, OwnerReference, Pod, Terminated
+from ..objects import POD_GROUP_ANNOTATION, ContainerStatus, ContainerTerminated, OwnerReference, Pod, PodCondition
 
-__all__ = ["STUCK", "Failure", "Key", "Member", "Stage", "code_word", "gang_check", "key_of", "member", "read"]
+__all__ = [
+    "STUCK",
+    "Failure",
+    "GangMember",
+    "Key",
+    "MemberStage",
+    "code_word",
+    "config_maps",
+    "gang_check",
+    "key_of",
+    "member",
+    "read",
+]
 
 STUCK: Final = {
     "ErrImagePull": "IMAGE_PULL",
@@ -49,7 +61,7 @@ Key = tuple[str, str]
 """A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` has them."""
 
 
-class Stage(StrEnum):
+class MemberStage(StrEnum):
     """How far a member is on its way to the gang's test."""
 
     STARTING = "starting"  # no address yet
@@ -69,7 +81,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
     ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written,
@@ -86,7 +98,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     takes_part: bool
     check: str
     attempt: int
-    stage: Stage
+    stage: MemberStage
     why: str
     failure: Failure | None
     passed: bool
@@ -104,7 +116,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether it still can take part in a test."""
-        return self.takes_part and self.stage is not Stage.GONE and not self.terminal
+        return self.takes_part and self.stage is not MemberStage.GONE and not self.terminal
 
 
 def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
@@ -124,6 +136,12 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     return (namespace, gang_id(stamp.source, stamp.id)), stamp
 
 
+def config_maps(key: Key) -> tuple[str, str]:
+    """The names that the ConfigMap of a gang may have: the true one, and that of members that were stamped as version 1."""
+    source, _, raw = key[1].partition(":")
+    return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
+
+
 def gang_check(pod: Pod) -> str | None:
     """The init container that is told about the gang: the first that mounts its volume."""
     for container in pod.spec.init_containers:
@@ -134,7 +152,7 @@ def gang_check(pod: Pod) -> str | None:
     return None
 
 
-def member(pod: Pod, stamp: Stamp) -> Member:
+def member(pod: Pod, stamp: Stamp) -> GangMember:
     """The member that ``pod`` is."""
     check = gang_check(pod)
     own = next((s for s in pod.status.init_container_statuses if s.name == check), None)
@@ -143,7 +161,7 @@ def member(pod: Pod, stamp: Stamp) -> Member:
     before = _before(pod, check)
     failure = _failure(before, own)
     stage, why = _stage(pod, own, before, failure)
-    return Member(
+    return GangMember(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
         node=pod.spec.node_name,
@@ -177,7 +195,7 @@ def _told(roster: str) -> Roster | None:
         return None
 
 
-def _ended(status: ContainerStatus) -> Terminated | None:
+def _ended(status: ContainerStatus) -> ContainerTerminated | None:
     """How a container ended when it is not running again: terminated, or waiting to be started once more."""
     if status.state.terminated:
         return status.state.terminated
@@ -209,7 +227,7 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
     return None
 
 
-def read(container: str, end: Terminated) -> Result:
+def read(container: str, end: ContainerTerminated) -> Result:
     """What a terminated check has to say (never raises). Where it says nothing, its container's status does."""
     result = from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
     if result.outcome not in OUTCOMES:
@@ -239,29 +257,29 @@ def code_word(code: str) -> str:
 
 def _stage(
     pod: Pod, own: ContainerStatus | None, before: Sequence[ContainerStatus], failure: Failure | None
-) -> tuple[Stage, str]:
+) -> tuple[MemberStage, str]:
     if pod.metadata.deletion_timestamp is not None:
-        return Stage.GONE, "being deleted"
+        return MemberStage.GONE, "being deleted"
     if failure is not None:
         at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
-        return Stage.FAILED, f"failed {failure.check}{at}: {failure.code}"
+        return MemberStage.FAILED, f"failed {failure.check}{at}: {failure.code}"
     if own is not None and own.state.terminated is not None:
-        return Stage.PASSED, "passed"
+        return MemberStage.PASSED, "passed"
     if pod.status.phase in {"Succeeded", "Failed"}:
-        return Stage.GONE, f"{pod.status.phase.lower()}"
+        return MemberStage.GONE, f"{pod.status.phase.lower()}"
     if not pod.status.pod_ip:
-        return Stage.STARTING, _why_no_address(pod)
+        return MemberStage.STARTING, _why_no_address(pod)
     if own is not None and own.state.running is not None:
-        return Stage.WAITING, "waiting"
+        return MemberStage.WAITING, "waiting"
     # Addressed, and on its way through what runs before: the slowest of it is worth naming.
     running = next((s.name for s in before if s.state.running is not None), "")
     blocked = next((s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None)
     if blocked is not None and blocked.state.waiting is not None:
-        return Stage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
-    return Stage.CHECKING, f"running {running}" if running else "starting its checks"
+        return MemberStage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
+    return MemberStage.CHECKING, f"running {running}" if running else "starting its checks"
 
 
-def _unscheduled(pod: Pod) -> Condition | None:
+def _unscheduled(pod: Pod) -> PodCondition | None:
     """What the scheduler says of a pod that it has no node for."""
     return next((one for one in pod.status.conditions if one.type == "PodScheduled" and one.status != "True"), None)
 

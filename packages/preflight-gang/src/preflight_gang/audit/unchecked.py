@@ -16,7 +16,7 @@ from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, 
 
 from .claims import GpuClaims, Origin
 
-__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "Namespace", "Unchecked", "opted_in", "why_unchecked"]
+__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "why_unchecked"]
 
 LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
 """The label selector of pods without checks."""
@@ -38,17 +38,6 @@ class _About(_Object):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: datetime | None = None
-
-
-class Namespace(_Object):
-    """Of its labels only ours is kept, of its annotations none."""
-
-    metadata: _About
-
-    def __post_init__(self) -> None:
-        label = (self.metadata.labels or {}).get(names.NAMESPACE_LABEL)
-        self.metadata.labels = {} if label is None else {names.NAMESPACE_LABEL: label}
-        self.metadata.annotations = None
 
 
 class _Resources(_Object):
@@ -79,7 +68,7 @@ class _Status(_Object):
     resource_claim_statuses: list[_PodClaim] | None = None
 
 
-class Unchecked(_Object):
+class AuditedPod(_Object):
     """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects. Of its annotations those that are read here are kept."""
 
     metadata: _About
@@ -96,15 +85,7 @@ class Unchecked(_Object):
         return bool(self.spec.resource_claims)
 
 
-def opted_in(namespace: Namespace, listed: Collection[str], excluded: Collection[str]) -> bool:
-    """Whether the pods of a namespace are to be checked: it is labelled or listed, and neither excluded nor switched off."""
-    label = (namespace.metadata.labels or {}).get(names.NAMESPACE_LABEL)
-    if namespace.metadata.name in excluded or label == names.NAMESPACE_DISABLED:
-        return False
-    return label == names.NAMESPACE_ENABLED or namespace.metadata.name in listed
-
-
-def why_unchecked(pod: Unchecked, gpus: Collection[str], claims: GpuClaims | None = None) -> str | None:
+def why_unchecked(pod: AuditedPod, gpus: Collection[str], claims: GpuClaims | None = None) -> str | None:
     """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it has; None where it needs none.
 
     ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they gave when it was admitted.
@@ -130,14 +111,14 @@ def why_unchecked(pod: Unchecked, gpus: Collection[str], claims: GpuClaims | Non
     return "not-started" if pod.status.phase == "Pending" else "running"
 
 
-def _forged(pod: Unchecked) -> bool:
+def _forged(pod: AuditedPod) -> bool:
     """Whether it says that it carries checks, and has no container of any."""
     every = pod.spec.init_containers or ()
     said = (pod.metadata.labels or {}).get(names.CHECKED_LABEL) == names.CHECKED
     return said and not any(one.name.startswith(names.CONTAINER_PREFIX) for one in every)
 
 
-def _asks_by_resource(pod: Unchecked, gpus: Collection[str]) -> bool:
+def _asks_by_resource(pod: AuditedPod, gpus: Collection[str]) -> bool:
     """Init containers count, sidecars or not, whatever they are called: a device that one of them has is the pod's."""
     spec = pod.spec
     every = [spec.resources, *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())])]
@@ -158,7 +139,7 @@ class _Gpus(NamedTuple):
     template: Origin | None
 
 
-def _gpus_by_claim(pod: Unchecked, claims: GpuClaims) -> Iterator[_Gpus]:
+def _gpus_by_claim(pod: AuditedPod, claims: GpuClaims) -> Iterator[_Gpus]:
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or ()}
     for asked in pod.spec.resource_claims or ():
         name = asked.resource_claim_name or made.get(asked.name)
@@ -169,17 +150,17 @@ def _gpus_by_claim(pod: Unchecked, claims: GpuClaims) -> Iterator[_Gpus]:
             yield _Gpus(asked.name, claim, template)
 
 
-def _asks_by_claim(pod: Unchecked, claims: GpuClaims) -> bool:
+def _asks_by_claim(pod: AuditedPod, claims: GpuClaims) -> bool:
     return any(True for _ in _gpus_by_claim(pod, claims))
 
 
-def _differs(pod: Unchecked, claims: GpuClaims) -> bool:
+def _differs(pod: AuditedPod, claims: GpuClaims) -> bool:
     """Whether the pod has GPUs by a claim that admission did not decide about. Not where nothing readable says what it was."""
     seen = _seen(pod)
     return seen is not None and any(_anew(seen.get(one.entry), one) for one in _gpus_by_claim(pod, claims))
 
 
-def _seen(pod: Unchecked) -> Mapping[str, SeenClaim] | None:
+def _seen(pod: AuditedPod) -> Mapping[str, SeenClaim] | None:
     text = (pod.metadata.annotations or {}).get(names.CLAIMS_ANNOTATION)
     if text is None or not pod.claims:
         return None

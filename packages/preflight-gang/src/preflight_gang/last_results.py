@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Fleet", "Seen"]
+__all__ = ["LastResults", "NodeResult"]
 
 _MOST_NODES: Final = 20_000
 """Twice as many as clusters have; beyond, the one goes that was not checked for longest."""
 
 
-class Seen(msgspec.Struct, gc=False):
+class NodeResult(msgspec.Struct, gc=False):
     """``passed``: Unix time of the last pass. ``gbps``: GB/s, the last that was measured, ``at`` which Unix time."""
 
     passed: float | None = None
@@ -25,18 +25,18 @@ class Seen(msgspec.Struct, gc=False):
     at: float = 0.0
 
 
-class Fleet:
+class LastResults:
     """Of nodes that the cluster has: who calls has seen to that."""
 
     def __init__(self, most: int = _MOST_NODES) -> None:
         self._most = most
-        self._nodes: OrderedDict[str, dict[str, Seen]] = OrderedDict()
+        self._nodes: OrderedDict[str, dict[str, NodeResult]] = OrderedDict()
 
     def note(self, node: str, check: str, at: float, *, passed: bool, gbps: float | None) -> None:
         """A run of ``check`` on ``node`` ended ``at`` that Unix time. One that ended earlier than another changes nothing."""
         checks = self._nodes.setdefault(node, {})
         self._nodes.move_to_end(node)
-        seen = checks.setdefault(check, Seen())
+        seen = checks.setdefault(check, NodeResult())
         if passed:
             seen.passed = max(at, seen.passed or 0.0)
         if gbps is not None and at >= seen.at:
@@ -51,7 +51,7 @@ class Fleet:
     def clear(self) -> None:
         self._nodes.clear()
 
-    def __iter__(self) -> Iterator[tuple[str, str, Seen]]:
+    def __iter__(self) -> Iterator[tuple[str, str, NodeResult]]:
         """(node, check, what was seen)."""
         for node, checks in list(self._nodes.items()):
             for check, seen in list(checks.items()):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
-__all__ = ["Labels"]
+__all__ = ["LabelValues"]
 
 
-class Labels:
+class LabelValues:
     """At most ``most`` values. Beyond, the namespace that brought the most of them loses the one that was not used for longest."""
 
     def __init__(self, most: int) -> None:

@@ -5,7 +5,6 @@ Whoever leads reads it once and then keeps it; in between it loses a minute at m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,25 +12,26 @@ from typing import Any, Final
 import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
 from preflight_proto import names
 from preflight_proto.history import Past, digest, told
 
-from .config import Config
-from .history import SHARDS, Book, shard_name
-from .membership import Member
-from .nodes import identity
-from .objects import Metadata, Node, Pod
-from .results import Ended
-from .sealing import Gang
-from .writer import Writer
+from ..config import Config
+from ..gangs.membership import GangMember
+from ..gangs.view import GangView
+from ..objects import Metadata, Node, Pod
+from ..writer import Writer
+from .node_facts import identity
+from .node_history import SHARDS, NodeHistory, shard_name
+from .results import EndedCheck
 
-__all__ = ["PAUSE", "Memory"]
+__all__ = ["PAUSE", "HistoryStore"]
 
 PAUSE: Final = 60.0
 """Seconds between two writes of the same records."""
 _KEY: Final = "nodes"
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Stored(msgspec.Struct):
@@ -39,19 +39,19 @@ class _Stored(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-class Memory:
+class HistoryStore:
     """``home``: the namespace that the records are kept in; without one they last as long as the leader."""
 
     def __init__(self, client: Client, config: Config, home: str) -> None:
         self._client, self._home = client, home
         self._on = config.history_seconds > 0
-        self._book = Book(config.history_seconds)
+        self._book = NodeHistory(config.history_seconds)
         self._versions: dict[int, str] = {}
         self._read = False
 
     # --- what is seen
 
-    def note(self, pod: Pod, node: Node | None, ended: Ended) -> None:
+    def note(self, pod: Pod, node: Node | None, ended: EndedCheck) -> None:
         """A run of a check on a node of the cluster has ended."""
         details, finished = ended.result.details, ended.finished
         if not self._on or ended.check != names.NCCL_ALLREDUCE or node is None or finished is None:
@@ -77,12 +77,12 @@ class Memory:
     # --- what is told
 
     def of(
-        self, gang: Gang, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
-    ) -> Callable[[Member], Past | None]:
+        self, gang: GangView, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
+    ) -> Callable[[GangMember], Past | None]:
         """What each member of a sealed gang is told of its node. ``pod_of``, ``node_of``: by uid and by name."""
         members = {digest(seat.node): seat.node for seat in gang.record.seats} if self._on and gang.record else {}
 
-        def past(member: Member) -> Past | None:
+        def past(member: GangMember) -> Past | None:
             pod, node = pod_of(member.uid), node_of(member.node)
             if not members or pod is None or node is None:
                 return None
@@ -109,7 +109,7 @@ class Memory:
                         self._versions[number] = one.metadata.resource_version
                         self._book.read(number, one.data.get(_KEY, ""))
         except KubeError as error:
-            log.warning("what is remembered of nodes could not be read", extra={"about": {"error": str(error)}})
+            log.warning("node history not read", error=str(error))
         else:
             self._read = True
 
@@ -137,8 +137,7 @@ class Memory:
                 self._versions.pop(number, None)
                 self._read = False
             except KubeError as error:
-                about = {"configmap": shard_name(number), "error": str(error)}
-                log.warning("what is remembered of nodes could not be kept", extra={"about": about})
+                log.warning("node history not written", configmap=shard_name(number), error=str(error))
             else:
                 continue
             self._book.changed.add(number)

@@ -6,34 +6,35 @@ from the pod itself. Only pods of opted-in namespaces are counted: in any other 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
+import msgspec
 from preflight_kube.client import Client
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Queue
 from preflight_proto import names
-from preflight_proto.history import Past
 
-from .codes import OTHER
-from .config import Config
-from .events import timestamp
-from .membership import Member, code_word
-from .memory import Memory
-from .metrics import Metrics
-from .namespaces import Namespaces
-from .nodes import facts_patch, goes_with_roster, untold
-from .objects import Node, Pod, node_with
-from .results import PATIENCE, Ended, ended_checks, event_of, not_started, stuck_checks
-from .sealing import Gang
-from .writer import Writer
+from ..config import Config
+from ..error_codes import OTHER
+from ..events import timestamp
+from ..gangs.delivery import RosterWrite
+from ..gangs.membership import code_word
+from ..gangs.view import GangView
+from ..metrics import Metrics
+from ..namespaces import Namespaces
+from ..objects import Node, Pod, node_with
+from ..writer import Writer
+from .history_store import HistoryStore
+from .node_facts import facts_patch, goes_with_roster, untold
+from .results import PATIENCE, EndedCheck, ended_checks, event_of, not_started, stuck_checks
 
 __all__ = ["Reports"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WORKERS: Final = 24
 NODES_LATEST: Final = 5.0
@@ -61,7 +62,7 @@ class Reports:
             key=lambda node: node.metadata.name,
         )
         self._nodes_wanted = anyio.Event()
-        self.memory = Memory(client, config, home)
+        self.memory = HistoryStore(client, config, home)
         metrics.remembered = self.memory.shown
 
     # --- what changes
@@ -153,14 +154,19 @@ class Reports:
             with anyio.move_on_after(NODES_LATEST):
                 await self._nodes.synced.wait()
 
-    def with_roster(self, uid: str) -> dict[str, str]:
-        """The annotations about its node that go with the pod's first roster."""
-        pod = self._pods.get(uid)
-        return self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
-
-    def past_of(self, gang: Gang) -> Callable[[Member], Past | None]:
-        """What each member of the gang is told of its node's past."""
-        return self.memory.of(gang, self._pods.get, self._nodes.store.get)
+    def completed(self, gang: GangView, writes: Sequence[RosterWrite]) -> list[RosterWrite]:
+        """The writes of a gang's rosters, each with what its pod is to know of its node."""
+        if not writes:
+            return []
+        past = self.memory.of(gang, self._pods.get, self._nodes.store.get)
+        made = []
+        for write in writes:
+            roster, pod = write.roster, self._pods.get(write.member.uid)
+            if roster.answer == "sealed":
+                roster = msgspec.structs.replace(roster, past=past(write.member))
+            facts = self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
+            made.append(msgspec.structs.replace(write, roster=roster, annotations=facts))
+        return made
 
     def _facts(self, pod: Pod) -> dict[str, str]:
         name = pod.spec.node_name
@@ -205,15 +211,11 @@ class Reports:
         if name not in self._left_out and any(ended_checks(pod, self._config.checks)):
             self._left_out.add(name)
             self._metrics.config_errors.labels("namespace").inc()
-            log.warning(
-                "results are not counted: the namespace is not opted in",
-                extra={
-                    "about": {"namespace": name, "advice": "label it, or list it under `namespaces`, if it is to be"}
-                },
-            )
+            advice = "label it, or list it under `namespaces`, if its results are to be counted"
+            log.warning("results ignored: namespace is not opted in", namespace=name, advice=advice)
         return False
 
-    def _late(self, pod: Pod) -> tuple[float | None, list[Ended]]:
+    def _late(self, pod: Pod) -> tuple[float | None, list[EndedCheck]]:
         """Checks that have not been started for too long, and the seconds until the next one will be."""
         waits, late = [], []
         for check, status in stuck_checks(pod, self._config.checks):
@@ -224,7 +226,7 @@ class Reports:
                 late.append(not_started(status, check))
         return min(waits, default=None), late
 
-    def _note(self, pod: Pod, node: str, ended: Ended) -> None:
+    def _note(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """What the run says of its node, whoever has counted it."""
         if ended.finished is not None and node in self._nodes.store:
             at = min(ended.finished, datetime.now(UTC)).timestamp()
@@ -232,7 +234,7 @@ class Reports:
             self._metrics.fleet.note(node, ended.check, at, passed=passed, gbps=ended.result.measured)
             self.memory.note(pod, self._nodes.store.get(node), ended)
 
-    def _count(self, pod: Pod, node: str, ended: Ended) -> None:
+    def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
         result, namespace = ended.result, pod.metadata.namespace
         self._metrics.checks.labels(ended.check, result.outcome).inc()

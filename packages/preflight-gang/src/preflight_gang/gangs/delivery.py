@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from preflight_kube import jsonpatch
 from preflight_proto import names
-from preflight_proto.history import Past
 from preflight_proto.roster import Roster, encode_roster
 
-from .membership import Member
-from .objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
-from .sealing import Answer, Gang, Record, Seat
+from ..objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
+from .membership import GangMember
+from .sealing import MemberAnswer
+from .view import GangView, Record, Seat
 
-__all__ = ["ROSTER_VERSION", "TooLarge", "config_map", "owned_by", "record_of", "roster_patch", "seal", "unpacked_size"]
+__all__ = [
+    "ROSTER_VERSION",
+    "RosterWrite",
+    "TooLarge",
+    "config_map",
+    "owned_by",
+    "plan",
+    "record_of",
+    "roster_write",
+    "seal",
+    "unpacked_size",
+]
 
 ROSTER_VERSION: Final = 1
 PORT: Final = 29500
@@ -59,7 +70,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool = False
 
 
-def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int] = ()) -> Record:
+def seal(gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()) -> Record:
     """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports but those ``taken``."""
     generation = gang.generation + 1
     port = PORT
@@ -77,7 +88,7 @@ def seal(gang: Gang, chosen: Sequence[Member], token: str, taken: Collection[int
     )
 
 
-def config_map(gang: Gang, record: Record, resource_version: str) -> dict[str, Any]:
+def config_map(gang: GangView, record: Record, resource_version: str) -> dict[str, Any]:
     """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next leader.
 
     ``resource_version`` is that of the ConfigMap to replace, empty for a new one. What does not fit is packed or left out, and
@@ -173,37 +184,57 @@ def record_of(found: ConfigMap) -> Record | None:
     )
 
 
-def roster_patch(
-    member: Member,
-    answer: Answer,
-    record: Record | None,
-    epoch: int,
-    past: Callable[[Member], Past | None] = lambda _: None,
-) -> list[dict[str, Any]] | None:
-    """The JSON Patch that tells ``member`` its answer, or None when it has been told already, by whichever leader.
+class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """The roster to be written to a member's pod, and the annotations that go with it."""
 
-    Its tests make it fail when the pod is another one or has been told something else in the meantime: a leader that was
-    paused cannot overwrite what its successor has said. ``past``: what goes with a sealed roster; what has been told of it stays.
-    """
+    member: GangMember
+    roster: Roster
+    annotations: Mapping[str, str] = {}
+
+    @property
+    def text(self) -> str:
+        return encode_roster(self.roster)
+
+    def patch(self) -> list[dict[str, Any]]:
+        """The JSON Patch. It fails where the pod is another one, or its roster has changed since: a leader that was paused cannot
+        overwrite what its successor has written."""
+        path = jsonpatch.pointer("metadata", "annotations", names.ROSTER_ANNOTATION)
+        return [
+            jsonpatch.test("/metadata/uid", self.member.uid),
+            jsonpatch.test(path, self.member.roster),
+            *(jsonpatch.set_annotation(key, value) for key, value in self.annotations.items()),
+            jsonpatch.replace(path, self.text),
+        ]
+
+
+def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> list[RosterWrite]:
+    """What is to be written so that each member has its answer; again to those whose pods were refused: whether they can be by now."""
+    writes = []
+    for one in gang.members:
+        if (answer := answers.get(one.uid)) is None:
+            continue
+        write = roster_write(one, answer, gang.record, epoch)
+        if write is None and one.uid in gang.refused:
+            write = RosterWrite(member=one, roster=_roster(one, answer, gang.record, epoch))
+        if write is not None:
+            writes.append(write)
+    return writes
+
+
+def roster_write(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> RosterWrite | None:
+    """What gives ``member`` its answer; None when its pod has it already, from whichever leader."""
     roster, told = _roster(member, answer, record, epoch), member.told
     if told is not None:
-        # What a release before this one has told is not told again for what it did not know of.
+        # What an earlier release has written is not written again for fields that it did not know.
         known = msgspec.structs.replace(told, epoch=epoch, successors=told.successors or roster.successors, past=None)
         if known == roster:
             return None
-    if told is not None and answer.answer == told.answer == "fail" and told.generation == answer.generation:
-        return None  # a generation ends once, and for all with the cause that was seen first
-    if roster.answer == "sealed":
-        roster = msgspec.structs.replace(roster, past=past(member))
-    path = jsonpatch.pointer("metadata", "annotations", names.ROSTER_ANNOTATION)
-    return [
-        jsonpatch.test("/metadata/uid", member.uid),
-        jsonpatch.test(path, member.roster),
-        jsonpatch.replace(path, encode_roster(roster)),
-    ]
+        if answer.answer == told.answer == "fail" and told.generation == answer.generation:
+            return None  # a generation ends once, and for all with the cause that was seen first
+    return RosterWrite(member=member, roster=roster)
 
 
-def _roster(member: Member, answer: Answer, record: Record | None, epoch: int) -> Roster:
+def _roster(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> Roster:
     common: dict[str, Any] = {
         "v": ROSTER_VERSION,
         "pod_uid": member.uid,
@@ -238,7 +269,7 @@ def _successors(seats: Sequence[Seat]) -> tuple[tuple[int, str], ...]:
     return tuple(found)
 
 
-def _owners(gang: Gang, sealed: set[str]) -> list[Mapping[str, Any]]:
+def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
     """Whose end ends the ConfigMap: the object that knows the size, else the members' common controller, else some of them."""
     here = [m for m in gang.members if m.uid in sealed]
     owners = {m.owner for m in here}
@@ -250,5 +281,5 @@ def _owners(gang: Gang, sealed: set[str]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _pod_reference(member: Member) -> OwnerReference:
+def _pod_reference(member: GangMember) -> OwnerReference:
     return OwnerReference(api_version="v1", kind="Pod", name=member.name, uid=member.uid)

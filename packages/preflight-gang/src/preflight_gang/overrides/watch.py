@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
 from preflight_kube.client import Client
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Queue
 from preflight_proto.policy import path
 
-from .metrics import Metrics
-from .policy import Policy, judge, status
-from .writer import Writer
+from ..metrics import Metrics
+from ..writer import Writer
+from .acceptance import NamespaceOverride, judge, status
 
-__all__ = ["Policies"]
+__all__ = ["OverrideController"]
 
 ABSENT_RETRY: Final = 60.0
 """Seconds after which it is seen whether the cluster has the definition by now."""
@@ -24,23 +24,23 @@ WORKERS: Final = 4
 REST: Final = 0.1
 """Seconds between two looks at a namespace, however often its objects change."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-class Policies:
+class OverrideController:
     """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does. No gang waits for any of it."""
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.seen: dict[str, dict[str, Policy]] = {}
+        self.seen: dict[str, dict[str, NamespaceOverride]] = {}
         """By namespace and uid."""
         self._namespaces: Queue = Queue("namespace", lambda _: REST)
-        self._mirror = Reflector(client, path(), Policy, on_change=self._changed, absent_retry=ABSENT_RETRY)
+        self._mirror = Reflector(client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY)
 
     async def mirror(self) -> None:
         await self._mirror.run()
 
-    def _changed(self, change: Change[Policy]) -> None:
+    def _changed(self, change: Change[NamespaceOverride]) -> None:
         namespace = change.object.metadata.namespace
         known = self.seen.setdefault(namespace, {})
         if change.kind == "deleted":
@@ -71,15 +71,10 @@ class Policies:
                 return  # another version by now, which the watch brings; until then nobody is put in force
             if verdict.reason == "Invalid":
                 self._metrics.config_errors.labels("preflightconfig").inc()
-            log.log(
-                logging.INFO if verdict.accepted else logging.WARNING,
-                "PreflightConfig judged",
-                extra={
-                    "about": {
-                        "preflight_config": f"{namespace}/{about.name}",
-                        "generation": about.generation,
-                        "reason": verdict.reason,
-                        "said": verdict.message,
-                    }
-                },
+            (log.info if verdict.accepted else log.warning)(
+                "PreflightConfig status updated",
+                preflight_config=f"{namespace}/{about.name}",
+                generation=about.generation,
+                reason=verdict.reason,
+                message=verdict.message,
             )

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from preflight_proto.history import MOST_PARTNERS, MOST_SPELLS, Past, Sighting, Spell, Usual, digest
 
-__all__ = ["PREFIX", "SHARDS", "Book", "shard_name"]
+__all__ = ["PREFIX", "SHARDS", "NodeHistory", "shard_name"]
 
 SHARDS: Final = 16
 PREFIX: Final = "preflight-history-"
@@ -33,14 +33,14 @@ _Sort = Literal["alone", "two", "gang", "pair", "own"]
 _Text = Annotated[str, msgspec.Meta(max_length=_MOST_TEXT)]
 
 
-class Figures(msgspec.Struct, array_like=True, gc=False):
+class NodeFigures(msgspec.Struct, array_like=True, gc=False):
     """``count`` so far, and the last values, GB/s."""
 
     count: int = 0
     values: Annotated[list[float], msgspec.Meta(max_length=MOST_VALUES)] = []
 
 
-class Found(msgspec.Struct, array_like=True, frozen=True):
+class NodeFinding(msgspec.Struct, array_like=True, frozen=True):
     """One gang that found the node bad: when (Unix time), digests of its namespace, of the gang and of the partners; whether it was bad to itself."""
 
     at: float
@@ -50,15 +50,15 @@ class Found(msgspec.Struct, array_like=True, frozen=True):
     partners: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MOST_PARTNERS)]
 
 
-class Node(msgspec.Struct, omit_defaults=True):
+class NodeRecord(msgspec.Struct, omit_defaults=True):
     """``identity``: of the node as it was; another one means that it was repaired. ``since``: nothing of before counts. ``last``: Unix time
     up to which all is in here."""
 
     identity: _Text = ""
     since: float = 0.0
     last: float = 0.0
-    kinds: Annotated[dict[_Text, dict[_Sort, Figures]], msgspec.Meta(max_length=MOST_KINDS)] = {}
-    spells: Annotated[tuple[Found, ...], msgspec.Meta(max_length=MOST_SPELLS)] = ()
+    kinds: Annotated[dict[_Text, dict[_Sort, NodeFigures]], msgspec.Meta(max_length=MOST_KINDS)] = {}
+    spells: Annotated[tuple[NodeFinding, ...], msgspec.Meta(max_length=MOST_SPELLS)] = ()
 
 
 class Shard(msgspec.Struct):
@@ -66,7 +66,7 @@ class Shard(msgspec.Struct):
 
     v: int = 1
     since: float = 0.0
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, NodeRecord] = {}
 
 
 def shard_name(number: int) -> str:
@@ -77,7 +77,7 @@ def shard_of(node: str) -> int:
     return int(digest(node), 16) % SHARDS
 
 
-class Book:
+class NodeHistory:
     """All records. ``age``: seconds after which what was found does not count any more."""
 
     def __init__(self, age: float) -> None:
@@ -104,8 +104,8 @@ class Book:
         )
         for name, value in sorts:
             if value > 0:
-                known = figures.get(name, Figures())
-                figures[name] = Figures(known.count + 1, [*known.values, float(f"{value:.4g}")][-MOST_VALUES:])
+                known = figures.get(name, NodeFigures())
+                figures[name] = NodeFigures(known.count + 1, [*known.values, float(f"{value:.4g}")][-MOST_VALUES:])
         if figures:
             kinds[seen.kind] = figures  # the one seen last stands last
         record.kinds = dict(list(kinds.items())[-MOST_KINDS:])
@@ -114,7 +114,7 @@ class Book:
             mine = [one for one in record.spells if one.gang == its]
             others = [one for one in record.spells if one.gang != its]
             own = seen.sick or any(one.own for one in mine)
-            record.spells = _kept([*others, Found(at, namespace, its, own, seen.bad)])
+            record.spells = _kept([*others, NodeFinding(at, namespace, its, own, seen.bad)])
         self.changed.add(number)
         self._bound(shard)
 
@@ -193,13 +193,13 @@ class Book:
         self._shards = [Shard() for _ in range(SHARDS)]
         self.changed.clear()
 
-    def _record(self, node: str, identity: str, now: float) -> Node:
+    def _record(self, node: str, identity: str, now: float) -> NodeRecord:
         nodes = self._shards[shard_of(node)].nodes
         known = nodes.get(node)
         if known is None:
-            nodes[node] = known = Node(identity=identity)
+            nodes[node] = known = NodeRecord(identity=identity)
         elif known.identity != identity:
-            nodes[node] = known = Node(identity=identity, since=now)
+            nodes[node] = known = NodeRecord(identity=identity, since=now)
             self.changed.add(shard_of(node))
         return known
 
@@ -209,7 +209,7 @@ class Book:
             del shard.nodes[min(shard.nodes, key=lambda one: shard.nodes[one].last)]
 
 
-def _kept(found: list[Found]) -> tuple[Found, ...]:
+def _kept(found: list[NodeFinding]) -> tuple[NodeFinding, ...]:
     """At most so many; of the namespace that has most of them the oldest goes, so that nobody pushes out another one's."""
     found = sorted(found, key=lambda one: one.at)
     while len(found) > MOST_SPELLS:
@@ -218,7 +218,7 @@ def _kept(found: list[Found]) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def _usual(figures: Figures) -> Usual:
+def _usual(figures: NodeFigures) -> Usual:
     middle = median(figures.values)
     spread = _SPREAD * median(abs(value - middle) for value in figures.values)
     return Usual(gbps=middle, spread=round(spread, 3), count=figures.count)

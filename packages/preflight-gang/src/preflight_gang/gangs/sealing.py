@@ -9,75 +9,25 @@ earlier life therefore ignores everything about N.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from preflight_proto.roster import Answer as Word
 
-from .membership import Failure, Member, Stage
-from .objects import OwnerReference
-from .sizing import Sized
+from .membership import Failure, GangMember, MemberStage
+from .view import GangView, Seat
 
-__all__ = ["Answer", "Decision", "Gang", "Record", "Seat", "decide"]
+__all__ = ["GangDecision", "MemberAnswer", "decide"]
 
 PEER_FAILED: Final = "PEER_FAILED"
 """What a member ends with that was told to fail: it passes a cause on and is none."""
 NAMED: Final = 8
 """How many missing members are named; a roster is an annotation of every member."""
-_READY: Final = frozenset({Stage.CHECKING, Stage.WAITING})
+_READY: Final = frozenset({MemberStage.CHECKING, MemberStage.WAITING})
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as it was sealed; its place in the record is its rank."""
-
-    uid: str
-    name: str
-    ip: str
-    node: str
-    attempt: int
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed generation, as it is committed in the gang's ConfigMap.
-
-    ``passed``: one of its members has had the verdict of all. It is written down where the pod that shows it goes before the others
-    have read theirs.
-    """
-
-    generation: int
-    seats: tuple[Seat, ...]
-    token: str
-    master_port: int
-    control_port: int
-    passed: bool = False
-
-
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
-    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen.
-    ``refused``: members whose pods cannot be written to, by uid, and why."""
-
-    namespace: str
-    source: str
-    id: str
-    config_map: str
-    members: tuple[Member, ...]
-    sized: Sized
-    record: Record | None = None
-    owner: OwnerReference | None = None
-    obstacle: str = ""
-    departed: tuple[Member, ...] = ()
-    refused: Mapping[str, str] = {}
-
-    @property
-    def generation(self) -> int:
-        """The last one sealed. Where the record was deleted, the members still know it."""
-        told = (m.told.generation for m in self.members if m.told is not None and m.told.answer == "sealed")
-        return max([self.record.generation if self.record else 0, *told])
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one member is told; ``rank`` where it is sealed."""
 
     answer: Word
@@ -87,16 +37,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class GangDecision(msgspec.Struct, frozen=True, kw_only=True):
     """``seal``: the members of the next generation by rank, when it can be sealed now. ``note_pass``: the record is to say that its
     generation has passed. ``answers`` by uid, for every live member."""
 
-    seal: tuple[Member, ...] = ()
+    seal: tuple[GangMember, ...] = ()
     note_pass: bool = False
-    answers: dict[str, Answer] = {}
+    answers: dict[str, MemberAnswer] = {}
 
 
-def decide(gang: Gang) -> Decision:
+def decide(gang: GangView) -> GangDecision:
     """What is to be done about ``gang`` now.
 
     While ``seal`` is set the answers are left out: they follow once the record is committed.
@@ -104,19 +54,19 @@ def decide(gang: Gang) -> Decision:
     alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
     playing, over, note_pass = _generation(gang)
     if playing and not over:
-        return Decision(answers=_sealed(gang, alive), note_pass=note_pass)
+        return GangDecision(answers=_sealed(gang, alive), note_pass=note_pass)
     generation = gang.generation
     # Who runs with the others of a generation that is over ends with them, with one cause; the rest form the next one.
-    answers = {uid: Answer(answer="fail", generation=generation, reason=over) for uid in playing}
-    forming = [m for m in alive if m.uid not in playing and m.stage is not Stage.PASSED]
+    answers = {uid: MemberAnswer(answer="fail", generation=generation, reason=over) for uid in playing}
+    forming = [m for m in alive if m.uid not in playing and m.stage is not MemberStage.PASSED]
     ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
-        return Decision(seal=tuple(ready[:wanted]), answers=answers)
-    return Decision(answers=answers | _forming(gang, forming, generation + 1))
+        return GangDecision(seal=tuple(ready[:wanted]), answers=answers)
+    return GangDecision(answers=answers | _forming(gang, forming, generation + 1))
 
 
-def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
+def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
     """Who of the record is still on its way to the test or in it; why the generation is over (empty while it is not); whether it is
     to be written down that it has passed.
 
@@ -126,7 +76,7 @@ def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
     if gang.record is None:
         return frozenset(), "", False
     by_uid = {m.uid: m for m in (*gang.departed, *gang.members)}
-    staying = {m.uid for m in gang.members if m.stage is Stage.PASSED}
+    staying = {m.uid for m in gang.members if m.stage is MemberStage.PASSED}
     playing, passed, leaving, causes = set(), gang.record.passed, False, []
     for seat in gang.record.seats:
         now = by_uid.get(seat.uid)
@@ -140,19 +90,19 @@ def _generation(gang: Gang) -> tuple[frozenset[str], str, bool]:
     if passed or not causes:
         return frozenset(playing), "", leaving and not gang.record.passed
     # Of those only who has begun the test itself has joined; the others can still be told anew.
-    joined = frozenset(uid for uid in playing if by_uid[uid].stage is Stage.WAITING)
+    joined = frozenset(uid for uid in playing if by_uid[uid].stage is MemberStage.WAITING)
     return joined, min(causes)[1], False
 
 
-def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
+def _departed(seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
     """Why a seat's member plays no more, the weightiest kind first; None while it does."""
     if now is None:
         return 4, f"{seat.name} is gone"
-    if now.stage is Stage.FAILED and now.failure is not None:
+    if now.stage is MemberStage.FAILED and now.failure is not None:
         if now.failure.code == PEER_FAILED:
             return 5, _cause(now, now.failure)
         return (1 if now.failure.own else 0), _cause(now, now.failure)
-    if now.stage is Stage.GONE:
+    if now.stage is MemberStage.GONE:
         return 4, f"{seat.name} is gone: {now.why}"
     if now.attempt != seat.attempt:
         return 2, f"{seat.name} was restarted"
@@ -161,7 +111,7 @@ def _departed(seat: Seat, now: Member | None) -> tuple[int, str] | None:
     return None
 
 
-def _unheard(gang: Gang, seat: Seat, now: Member | None) -> tuple[int, str] | None:
+def _unheard(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
     """Why a seat's member will never hear that it is sealed; None when it has heard it, or may still do."""
     assert now is not None
     assert gang.record is not None
@@ -173,12 +123,12 @@ def _unheard(gang: Gang, seat: Seat, now: Member | None) -> tuple[int, str] | No
     return 4, f"{seat.name} cannot have its rank: {gang.refused[seat.uid]}"
 
 
-def _ready(gang: Gang, one: Member) -> bool:
+def _ready(gang: GangView, one: GangMember) -> bool:
     """Whether it can be sealed: it has an address, and its pod can be written to."""
     return one.stage in _READY and one.uid not in gang.refused
 
 
-def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
+def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnswer]:
     record = gang.record
     assert record is not None
     ranks = {seat.uid: rank for rank, seat in enumerate(record.seats)}
@@ -186,24 +136,24 @@ def _sealed(gang: Gang, alive: Sequence[Member]) -> dict[str, Answer]:
     for one in alive:
         rank = ranks.get(one.uid)
         if rank is not None and one.attempt == record.seats[rank].attempt:
-            answers[one.uid] = Answer(answer="sealed", generation=record.generation, rank=rank)
-        elif one.stage is not Stage.PASSED:
+            answers[one.uid] = MemberAnswer(answer="sealed", generation=record.generation, rank=rank)
+        elif one.stage is not MemberStage.PASSED:
             reason = f"the gang was sealed with the {len(record.seats)} members it needs, and this is not one of them"
-            answers[one.uid] = Answer(answer="skip", generation=record.generation + 1, reason=reason)
+            answers[one.uid] = MemberAnswer(answer="skip", generation=record.generation + 1, reason=reason)
     return answers
 
 
-def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str, Answer]:
+def _forming(gang: GangView, forming: Sequence[GangMember], generation: int) -> dict[str, MemberAnswer]:
     wanted = gang.sized.participants
-    on_their_way = [m for m in forming if m.stage is not Stage.FAILED]
+    on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
     if gang.sized.skip:
-        skip = Answer(answer="skip", generation=generation, reason=gang.sized.skip)
+        skip = MemberAnswer(answer="skip", generation=generation, reason=gang.sized.skip)
         return {m.uid: skip for m in forming}
-    if short and any(m.stage is Stage.PASSED and not m.terminal for m in gang.members):
+    if short and any(m.stage is MemberStage.PASSED and not m.terminal for m in gang.members):
         reason = "the other members have passed their test and have started; there is nobody to test with"
-        return {m.uid: Answer(answer="skip", generation=generation, reason=reason) for m in forming}
-    failed = [m for m in gang.members if m.stage is Stage.FAILED and m.failure is not None and not m.failure.own]
+        return {m.uid: MemberAnswer(answer="skip", generation=generation, reason=reason) for m in forming}
+    failed = [m for m in gang.members if m.stage is MemberStage.FAILED and m.failure is not None and not m.failure.own]
     over = _not_replaced(gang, len(forming))
     present = len(forming) + len(over)
     late = [*(m for m in forming if not _ready(gang, m)), *over]
@@ -212,18 +162,20 @@ def _forming(gang: Gang, forming: Sequence[Member], generation: int) -> dict[str
     for one in forming:
         cause = _cause_for(one, failed) if short else None
         if cause is not None:
-            answers[one.uid] = Answer(answer="fail", generation=generation, reason=cause)
+            answers[one.uid] = MemberAnswer(answer="fail", generation=generation, reason=cause)
         else:
             missing = everyone if _ready(gang, one) else _missing(gang, late, present, besides=one.uid)
-            answers[one.uid] = Answer(answer="wait", generation=generation, missing=missing)
+            answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
     return answers
 
 
-def _not_replaced(gang: Gang, forming: int) -> list[Member]:
+def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
     """The pods that failed last and are over, as many as members are missing: they exist, but take part no more."""
     places = (gang.sized.participants or 0) - forming
     over = [
-        m for m in gang.members if m.takes_part and m.terminal and m.stage is Stage.FAILED and m.failure is not None
+        m
+        for m in gang.members
+        if m.takes_part and m.terminal and m.stage is MemberStage.FAILED and m.failure is not None
     ]
     if places <= 0 or not over:
         return []
@@ -232,7 +184,7 @@ def _not_replaced(gang: Gang, forming: int) -> list[Member]:
     ]
 
 
-def _cause_for(one: Member, failed: Sequence[Member]) -> str | None:
+def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
     """The failed check of another member that ``one`` need not wait for; a failure before its time is not its own."""
     for other in failed:
         if other.uid == one.uid or other.failure is None:
@@ -243,12 +195,12 @@ def _cause_for(one: Member, failed: Sequence[Member]) -> str | None:
     return None
 
 
-def _cause(who: Member, failure: Failure) -> str:
+def _cause(who: GangMember, failure: Failure) -> str:
     at = f" on {who.node}" if who.node else ""
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: Gang, late: Sequence[Member], present: int, besides: str = "") -> tuple[str, ...]:
+def _missing(gang: GangView, late: Sequence[GangMember], present: int, besides: str = "") -> tuple[str, ...]:
     """Who is missing, for a member to read: the ``late`` ones, ``besides`` itself. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:

@@ -1,0 +1,1 @@
+"""GPU pods without checks, counted."""

@@ -1,0 +1,1 @@
+"""One gang from its members to what is written about it."""

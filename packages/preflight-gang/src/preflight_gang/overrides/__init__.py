@@ -1,0 +1,1 @@
+"""PreflightConfigs of namespaces."""

@@ -1,0 +1,1 @@
+"""What concerns one pod alone: results of its checks, and its node."""
