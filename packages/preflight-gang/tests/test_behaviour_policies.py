@@ -12,10 +12,6 @@ import msgspec
 import pytest
 from leading import Leading, leads
 from played import played
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.plugin import Api
-from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
-from preflight_testing.waiting import until
 from preflight_gang.metrics import Metrics
 from preflight_gang.overrides.crd import crd
 from preflight_gang.overrides.watch import OverrideController
@@ -24,6 +20,9 @@ from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

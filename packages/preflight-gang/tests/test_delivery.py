@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
-from preflight_testing.plugin import Api
 from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roster_write
 from preflight_gang.gangs.sealing import MemberAnswer
 from preflight_gang.gangs.view import Record, Seat
 from preflight_gang.objects import ConfigMap
 from preflight_kube.client import Client
 from preflight_proto.roster import decode_roster
+from preflight_testing.plugin import Api
 
 ROOM = 1024 * 1024
 

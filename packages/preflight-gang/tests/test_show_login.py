@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from gangs import NS, pod_json
-from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
 from preflight_gang.cli import main
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 
 TOKEN = "of-the-plug-in"
 CREDENTIAL = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}

@@ -18,7 +18,6 @@ import httpx
 import pytest
 import trustme
 from preflight_e2e import waiting
-from preflight_testing.apiserver import ApiServer
 from preflight_kube.admission import reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response
@@ -29,6 +28,7 @@ from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 from preflight_kube.jsonpatch import add
 from preflight_kube.ports import PortTaken
+from preflight_testing.apiserver import ApiServer
 from prometheus_client import CollectorRegistry
 from test_manager import managed
 from test_review import UID, review

@@ -13,13 +13,13 @@ from typing import Any
 import anyio
 import pytest
 from cryptography import x509
-from preflight_testing.apiserver import ApiServer
-from preflight_testing.plugin import Api
-from preflight_e2e.simcluster import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_kube import commands, logs
 from preflight_kube.admission import certs
 from preflight_kube.admission.certs import Configuration, Target, keep, publish
 from preflight_kube.client import Client, KubeError, NotFound
+from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.plugin import Api
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,6 @@ import httpx
 import pytest
 from kube_world import config_map
 from preflight_e2e import waiting
-from preflight_testing.plugin import Api
-from preflight_testing.proxy import proxied
 from preflight_kube import logs, manager
 from preflight_kube.client import Client, KubeError
 from preflight_kube.commands import BAD_INPUT, DONE, FAILED
@@ -28,6 +26,8 @@ from preflight_kube.lease import Leadership
 from preflight_kube.manager import Ended, Parts, serve
 from preflight_kube.ports import PortTaken
 from preflight_kube.workqueue import Backoff
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
 from prometheus_client import CollectorRegistry
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 from preflight_kube import refusals
 from preflight_kube.client import Fenced, KubeError
 from preflight_kube.clock import Clock
-from preflight_kube.workqueue import Key, Queue, Backoff
+from preflight_kube.workqueue import Backoff, Key, Queue
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
