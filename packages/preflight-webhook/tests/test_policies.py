@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.chart_schema import CRD
+from preflight_e2e.helm import GANG
 from preflight_e2e.plugin import Api, api, real_api_server
 from preflight_e2e.simcluster import Answer, ApiDouble, write_kubeconfig
 from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
@@ -110,7 +110,7 @@ class Cluster:
 def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
     if api.kind == "real":
         server: ApiServer = request.getfixturevalue("real_api_server")
-        server.define(yaml.safe_load(CRD.read_text()))
+        server.define(yaml.safe_load((GANG / "generated" / "preflightconfigs.yaml").read_text()))
     return Cluster(api.kubeconfig, api.namespace)
 
 

@@ -44,7 +44,7 @@ from .sources import Gang
 __all__ = ["CREATE_FIRST", "decide"]
 
 
-class Facts(NamedTuple):
+class Facts(msgspec.Struct, frozen=True):
     """Everything about a pod without anything of ours that its decision depends on.
 
     The pods of one job share their facts, their gang among them, so a gang of a thousand is decided once (resources,
@@ -118,7 +118,9 @@ def decide(
         return Decision(
             "mirror", "the pod only shows a static pod that a kubelet runs by itself, without these checks."
         )
-    if problem := limits.of_pod(pod, claims=looked_up) or reserved.misuse(pod, config):
+    problem = limits.of_pod(pod, claims=looked_up)
+    suspected = problem is None and reserved.suspected(pod)
+    if problem or (suspected and (problem := reserved.misuse(pod, config))):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and looked_up:
         needs = tuple(dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))]))
@@ -126,7 +128,7 @@ def decide(
         if needs and claims is None:
             return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
     known: Mapping[Ref, Claim | None] = claims or {}
-    if not reserved.present(pod):
+    if not (suspected and reserved.present(pod)):
         facts = _facts(pod, namespace, config, known, confined)
         key = facts, config
         if (kept := _decisions.get(key)) is not None:
@@ -152,16 +154,16 @@ def decide(
 
 def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> Facts:
     spec, metadata = pod.spec, pod.metadata
+    containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang = identify(pod, config.gang_discovery)
-    everyone = [*spec.containers, *(spec.init_containers or ())] if inheriting(config) else ()
-    secrets = spec.image_pull_secrets
-    return Facts(
-        tuple([(c.name, bytes(c.resources), c.restart_policy) for c in spec.init_containers or ()]),
-        tuple([bytes(c.resources) for c in spec.containers]),
+    everyone = () if not inheriting(config) else [*containers, *init] if init else containers
+    return Facts(  # by position, as it is made for every pod: keywords would take five times as long
+        tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
+        tuple([bytes(c.resources) for c in containers]),
         bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
         metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
-        spec.init_containers is not None,
+        init is not None,
         spec.volumes is not None,
         len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
         metadata.labels is not None,
@@ -189,8 +191,8 @@ def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
 
 
 def _settings(container: Container) -> Settings:
-    env, env_from = bytes(container.env), bytes(container.env_from)
-    return Settings(env, env_from, bytes(container.volume_mounts), bytes(container.security_context))
+    mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
+    return tuple.__new__(Settings, (bytes(container.env), bytes(container.env_from), mounts, security))  # as above
 
 
 def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> Named:

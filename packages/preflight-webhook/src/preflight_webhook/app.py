@@ -19,7 +19,7 @@ from .decision import Decision
 from .limits import OBJECT_NAME, shown
 from .lookups import Lookups, Unavailable
 from .metrics import CONTENT_TYPE, Metrics
-from .objects import Metadata, Request
+from .objects import Request
 from .policies import Policies, Policy
 from .policy import effective
 
@@ -215,7 +215,7 @@ class Admission:
         metrics.bytes_read += size
         metrics.bytes_sent += len(answer)
         _tell(metrics, request, decision, policy)
-        return Answer(200, answer, _JSON, last=self.state.stopping)
+        return Answer(200, answer, _JSON, self.state.stopping)
 
     def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
         """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore admits nothing unchecked. What is no
@@ -320,24 +320,30 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy
     told = decision.result in {"injected", "stamped", "denied"}
     if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
         return
+    metadata = request.object.metadata
     about: dict[str, object] = {
         "uid": shown(request.uid),
         "namespace": request.namespace,
-        **_who(request.object.metadata),
-        "result": decision.result,
+        # By which names people know a pod: its own, or the beginning of it that its maker gave; and the maker.
+        "pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME),
         "dry_run": request.dry_run,
     }
-    if decision.stamp is not None:
-        about["gang"] = shown(decision.stamp.id)
+    for owner in metadata.owner_references or ():
+        if owner.controller:
+            about["owner"] = shown(f"{owner.kind}/{owner.name}", 2 * OBJECT_NAME)
+            break
     if policy is not None:
         about["preflight_config"] = policy.name
+    if not decision.logged:
+        decision.logged = _common(decision, "info" if told else "debug")
+    logs.line_of(decision.logged, about)
+
+
+def _common(decision: Decision, level: str) -> bytes:
+    """What the log says of the decision about all of the pods that it is for."""
+    about: dict[str, object] = {"result": decision.result}
+    if decision.stamp is not None:
+        about["gang"] = shown(decision.stamp.id)
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
-    logs.line("info" if told else "debug", shown(decision.message, review.MOST_TEXT), about)
-
-
-def _who(metadata: Metadata) -> dict[str, str]:
-    """By which names people know a pod: its own, or the beginning of it that its maker gave; and the maker."""
-    owner = next((one for one in metadata.owner_references or () if one.controller), None)
-    about = {"pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME)}
-    return about if owner is None else {**about, "owner": shown(f"{owner.kind}/{owner.name}", 2 * OBJECT_NAME)}
+    return logs.part(level, shown(decision.message, review.MOST_TEXT), about)

@@ -52,6 +52,8 @@ class Decision(msgspec.Struct):
     unseen: list[Unseen] = []
     claims: dict[str, SeenClaim] = {}
     """What was known of the pod's resource claims, by their names in it; written down in the pod."""
+    logged: bytes = b""
+    """What a log line about any of the alike pods says, once one has been written (:func:`~.logs.part`)."""
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 
@@ -70,7 +72,8 @@ class Decision(msgspec.Struct):
     def size(self) -> int:
         """About how many bytes it takes in memory."""
         texts = [self.message, *self.warnings, *[skip.message for skip in self.skipped], *[u.name for u in self.unseen]]
-        return 512 + 1024 * len(self.claims) + len(self.encoded) + sum([64 + len(text) for text in texts])
+        logged = 512 + 2 * len(self.message) + 64 * len(self.skipped)
+        return 512 + logged + 1024 * len(self.claims) + len(self.encoded) + sum([64 + len(text) for text in texts])
 
     @property
     def denied(self) -> bool:

@@ -17,7 +17,7 @@ from .addresses import Host, hosts_in
 from .config import CheckConfig, Config
 from .injection import variables_of
 from .limits import shown
-from .objects import Pod
+from .objects import NULL, Pod
 from .review import decode_aliases, decode_dns
 
 __all__ = ["Redirect", "redirects", "servers", "trusted"]
@@ -65,10 +65,14 @@ def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
     spec = pod.spec
     if spec.host_network or spec.dns_policy not in _ORDINARY or spec.subdomain or spec.hostname_override:
         return False
-    if bytes(spec.host_aliases) != b"null" or bytes(spec.dns_config) != b"null":
-        return False
+    for part in (spec.host_aliases, spec.dns_config):
+        if part is not NULL and bytes(part) != b"null":
+            return False
     own = (spec.hostname or pod.metadata.name).lower()[:63].rstrip("-.")
-    return not any(host.name == own for host in hosts)
+    for host in hosts:  # noqa: SIM110 (asked of every pod)
+        if host.name == own:
+            return False
+    return True
 
 
 def trusted(config: Config, found: tuple[Redirect, ...]) -> Config:

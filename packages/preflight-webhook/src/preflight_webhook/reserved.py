@@ -12,13 +12,32 @@ from .limits import shown
 from .objects import Pod
 from .review import decode_mounts
 
-__all__ = ["cleaned", "misuse", "present"]
+__all__ = ["cleaned", "misuse", "present", "suspected"]
 
 _PREFIX: Final = VOLUME_PREFIX.encode()
 
 
+def suspected(pod: Pod) -> bool:
+    """Whether :func:`misuse` or :func:`present` could find anything. One pass, as it is asked of every pod, and most say nothing of us."""
+    spec, metadata = pod.spec, pod.metadata
+    for containers in (spec.containers, spec.init_containers):
+        if containers:
+            for container in containers:
+                raw = bytes(container.volume_mounts)
+                if _PREFIX in raw or b"\\" in raw or container.name.startswith(CONTAINER_PREFIX):
+                    return True
+    if spec.volumes:
+        for volume in spec.volumes:
+            if volume.name.startswith(VOLUME_PREFIX):
+                return True
+    for entries in (metadata.labels, metadata.annotations):
+        if entries and PREFIX in "\n".join(entries):
+            return True
+    return False
+
+
 def present(pod: Pod) -> bool:
-    """Whether the pod carries anything under a reserved name; most pods do not, so plain loops: it is asked of every pod."""
+    """Whether the pod carries anything under a reserved name."""
     spec, metadata = pod.spec, pod.metadata
     for containers in (spec.containers, spec.init_containers):
         for container in containers or ():
@@ -28,8 +47,7 @@ def present(pod: Pod) -> bool:
         if volume.name.startswith(VOLUME_PREFIX):
             return True
     for entries in (metadata.labels, metadata.annotations):
-        # In one text it is looked for once, and hardly ever found.
-        if entries and PREFIX in "\n".join(entries) and any(key.startswith(PREFIX) for key in entries):
+        if any(key.startswith(PREFIX) for key in entries or ()):
             return True
     return False
 
