@@ -18,9 +18,9 @@ import pytest
 import trustme
 import yaml
 from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.helm import GANG
+from preflight_e2e.helm import GANG as GANG_CHART
 from preflight_proto import policy
-from preflight_webhook.claims import VERSIONS, read
+from preflight_webhook.admission.claims import VERSIONS, read
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 
@@ -270,7 +270,7 @@ def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_
 
 def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster: Cluster, tmp_path: Path) -> None:
     """Here nobody accepts it, as there is no gang controller."""
-    cluster.server.define(yaml.safe_load((GANG / "generated" / "preflightconfigs.yaml").read_text()))
+    cluster.server.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
     version = f"{policy.GROUP}/{policy.VERSION}"
     mine = {
         "apiVersion": version,

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 __all__ = [
+    "NULL",
     "Amount",
     "AnyReview",
     "Capabilities",
@@ -21,7 +22,6 @@ __all__ = [
     "EmptyDir",
     "HostAlias",
     "Metadata",
-    "NULL",
     "Mount",
     "Os",
     "Owner",

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from preflight_kube.quantities import UNIT
 
+from ..configuration.config import CheckConfig, Config
 from .claims import Claim, Devices, Ref
 from .claims import devices as gives_of
-from .config import CheckConfig, Config
 from .detection import COMPUTE, Account, kind
 from .injection import Kinds
 

@@ -18,10 +18,10 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from . import claims
-from .claims import GROUP, VERSIONS, Claim, Ref
+from ..admission import claims
+from ..admission.claims import GROUP, VERSIONS, Claim, Ref
+from ..metrics import Metrics
 from .kube import UNPACKED, Connection, KubeError, ask
-from .metrics import Metrics
 
 __all__ = ["Lookups", "Unavailable"]
 

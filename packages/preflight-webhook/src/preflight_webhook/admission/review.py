@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ..objects import AnyReview, DnsConfig, HostAlias, Mount, Pod, Request, Resources, Review, SecurityContext
 from .decision import Decision
 from .limits import shown
-from .objects import AnyReview, DnsConfig, HostAlias, Mount, Pod, Request, Resources, Review, SecurityContext
 
 __all__ = [
     "BadReview",

@@ -10,7 +10,7 @@ from typing import Final
 from preflight_proto import names
 from preflight_proto.durations import gang_run, parse_duration
 
-from .config import CheckConfig, Config
+from ..configuration.config import CheckConfig, Config
 
 __all__ = ["longest"]
 

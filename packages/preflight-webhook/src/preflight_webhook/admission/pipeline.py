@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -22,9 +22,10 @@ from preflight_proto.names import (
 )
 from preflight_proto.stamp import Stamp
 
+from ..configuration.config import Config
+from ..objects import ClaimEntry, ClaimUse, Container, Pod, Volume
 from . import limits, patch, reserved
 from .claims import Claim, Ref, detects, ref
-from .config import Config
 from .decision import Decision
 from .detection import COMPUTE, Demand, Step, demands, kind, reckon
 from .encoded import encode_patch
@@ -35,7 +36,6 @@ from .identity import identify, marks, ordered, stamp
 from .inheritance import Settings, inheriting, legacies
 from .injection import Injection, Place, Workload, inject, place
 from .kept import Kept
-from .objects import ClaimEntry, ClaimUse, Container, Pod, Volume
 from .redirection import Redirect, redirects, trusted
 from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of
 from .selection import Refused, Situation, not_applicable, select

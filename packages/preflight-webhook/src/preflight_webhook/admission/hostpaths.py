@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from .config import CheckConfig, Config
-from .extras import host_paths
+from ..configuration.config import CheckConfig, Config
+from ..configuration.extras import host_paths
 
 __all__ = ["CONFINED", "forbidden"]
 

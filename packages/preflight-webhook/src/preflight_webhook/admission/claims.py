@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from preflight_proto.devices import is_for_gpus
 
-from .config import Config
+from ..configuration.config import Config
+from ..objects import ClaimEntry
 from .kept import Kept
-from .objects import ClaimEntry
 
 __all__ = [
     "GROUP",

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from preflight_proto.names import CHECKS_ANNOTATION
 
-from .config import CheckConfig, Config
+from ..configuration.config import CheckConfig, Config
 from .decision import Skip
 from .limits import shown
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 from preflight_proto import names
 
-from .addresses import Host, hosts_in
-from .config import CheckConfig, Config
+from ..configuration.addresses import Host, hosts_in
+from ..configuration.config import CheckConfig, Config
+from ..objects import NULL, Pod
 from .injection import variables_of
 from .limits import shown
-from .objects import NULL, Pod
 from .review import decode_aliases, decode_dns
 
 __all__ = ["Redirect", "redirects", "servers", "trusted"]

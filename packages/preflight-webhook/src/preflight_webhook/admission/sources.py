@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 from preflight_proto.gang_source import BUILT_IN, GangSource
 
-from .config import GangDiscovery
-from .objects import Container, Owner, Pod, Variable
+from ..configuration.config import GangDiscovery
+from ..objects import Container, Owner, Pod, Variable
 
 __all__ = ["SOURCES", "Gang", "Source", "controller_of", "sources"]
 

@@ -20,12 +20,12 @@ from preflight_kube.admission.port import Server
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.configfile import ConfigFile
 
-from . import kube
+from ..cluster import kube
+from ..cluster.lookups import Lookups
+from ..cluster.preflight_configs import Policies
+from ..configuration.config import Config, parse
+from ..metrics import Metrics
 from .app import Admission, Plain, State
-from .config import Config, parse
-from .lookups import Lookups
-from .metrics import Metrics
-from .policies import Policies
 from .watchers import Watchers
 
 __all__ = ["Options", "PortTaken", "WatcherDied", "serve"]

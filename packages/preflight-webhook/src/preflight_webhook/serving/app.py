@@ -12,16 +12,18 @@ from typing import Any, Final, NamedTuple
 from preflight_kube.admission.at_once import Answer
 from preflight_kube.admission.body import BODY, Body
 
-from . import admission, logs, review
-from .claims import Claim, Ref
-from .config import Config
-from .decision import Decision
-from .limits import OBJECT_NAME, shown
-from .lookups import Lookups, Unavailable
-from .metrics import CONTENT_TYPE, Metrics
-from .objects import Request
-from .policies import Policies, Policy
-from .policy import effective
+from .. import logs
+from ..admission import pipeline as admission
+from ..admission import review
+from ..admission.claims import Claim, Ref
+from ..admission.decision import Decision
+from ..admission.limits import OBJECT_NAME, shown
+from ..cluster.lookups import Lookups, Unavailable
+from ..cluster.preflight_configs import Policies, Policy
+from ..configuration.config import Config
+from ..configuration.effective import effective
+from ..metrics import CONTENT_TYPE, Metrics
+from ..objects import Request
 
 __all__ = ["Admission", "Plain", "State"]
 

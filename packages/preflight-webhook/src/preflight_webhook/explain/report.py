@@ -14,16 +14,16 @@ from preflight_proto.durations import format_duration
 from preflight_proto.names import container_name
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
-from .admission import CREATE_FIRST, decide
-from .config import CheckConfig, Config
-from .decision import Decision
+from ..admission.decision import Decision
+from ..admission.injection import variables_of
+from ..admission.patch import applied
+from ..admission.pipeline import CREATE_FIRST, decide
+from ..admission.review import BadReview
+from ..admission.variables import inheritable, loads_code, of_the_fabric
+from ..configuration.config import CheckConfig, Config
+from ..configuration.effective import effective, in_force
 from .delay import longest
-from .injection import variables_of
 from .optin import Lists, OptIn, opt_in
-from .patch import applied
-from .policy import effective, in_force
-from .review import BadReview
-from .variables import inheritable, loads_code, of_the_fabric
 from .workloads import Found, Object, missing
 
 __all__ = ["About", "explain"]

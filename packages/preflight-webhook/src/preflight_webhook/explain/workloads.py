@@ -12,8 +12,8 @@ import yaml
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
-from . import claims
-from .claims import Claim, Ref
+from ..admission import claims
+from ..admission.claims import Claim, Ref
 from .kinds import KINDS, Object, kind_of, templates
 
 __all__ = ["Found", "Object", "documents", "found_in", "missing", "needed"]

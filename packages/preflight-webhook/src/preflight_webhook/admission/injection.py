@@ -20,8 +20,8 @@ from preflight_kube.quantities import UNIT, fractional_cpu, parse_quantity, quan
 from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
-from . import extras
-from .config import CheckConfig, Config
+from ..configuration import extras
+from ..configuration.config import CheckConfig, Config
 from .detection import COMPUTE, Account, Demand, Step
 from .encoded import Built, text_of
 from .inheritance import Inherited

@@ -13,7 +13,7 @@ import msgspec
 from preflight_proto.names import PREFIX
 from preflight_proto.printable import printable
 
-from .objects import Container, Pod
+from ..objects import Container, Pod
 
 __all__ = [
     "CLAIMS",

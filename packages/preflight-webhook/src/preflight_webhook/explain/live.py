@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from preflight_proto import policy
 
-from .config import Config, ConfigError, parse
+from ..cluster.kube import Client, KubeError
+from ..configuration.config import Config, ConfigError, parse
 from .kinds import KINDS, Kind, Object, named, runtime_of
-from .kube import Client, KubeError
 from .optin import Lists, lists_of
 
 __all__ = ["NotThere", "Release", "objects_of", "release_of", "unreadable", "wanted_of"]

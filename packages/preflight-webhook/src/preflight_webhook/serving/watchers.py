@@ -15,8 +15,8 @@ from preflight_kube.admission.stalled import Stalled
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.configfile import ConfigFile
 
+from ..configuration.config import Config
 from .app import State
-from .config import Config
 
 __all__ = ["Watchers", "watch"]
 

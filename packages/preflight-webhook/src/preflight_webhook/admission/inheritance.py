@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
 
-from .config import CheckConfig, Config
+from ..configuration.config import CheckConfig, Config
+from ..configuration.mounts import Mounts, moved
 from .decision import Unseen
 from .kept import Kept
-from .mounts import Mounts, moved
 from .review import decode_entries, decode_security
 from .variables import TOPOLOGY, inheritable
 

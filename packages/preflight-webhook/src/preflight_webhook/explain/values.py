@@ -9,7 +9,7 @@ import jsonschema
 from preflight_kube import schema_errors
 from preflight_proto.helm_values import part_of
 
-from .config import Config, ConfigError, of, raw_of
+from ..configuration.config import Config, ConfigError, of, raw_of
 from .optin import EXCLUDED, Lists
 
 __all__ = ["CHART", "OWN", "Given", "parse"]

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from preflight_proto.names import CHECKED_LABEL, CONTAINER_PREFIX, PREFIX, VOLUME_PREFIX, container_name
 
-from .config import Config
+from ..configuration.config import Config
+from ..objects import Pod
 from .limits import shown
-from .objects import Pod
 from .review import decode_mounts
 
 __all__ = ["cleaned", "misuse", "present", "suspected"]
@@ -30,7 +30,7 @@ def suspected(pod: Pod) -> bool:
         for volume in spec.volumes:
             if volume.name.startswith(VOLUME_PREFIX):
                 return True
-    for entries in (metadata.labels, metadata.annotations):
+    for entries in (metadata.labels, metadata.annotations):  # noqa: SIM110 - a generator costs more than the look
         if entries and PREFIX in "\n".join(entries):
             return True
     return False

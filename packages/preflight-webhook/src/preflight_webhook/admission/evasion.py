@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from preflight_proto.names import container_name
 
-from .config import CheckConfig, Config
+from ..configuration.config import CheckConfig, Config
 from .decision import Skip
 from .holdings import Holdings
 from .injection import Place, has_room

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from preflight_kube.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT
 
-from .config import Config
-from .objects import Amount, Resources
+from ..configuration.config import Config
+from ..objects import Amount, Resources
 
 __all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "kind", "reckon"]
 

@@ -17,9 +17,9 @@ import httpx
 import msgspec
 from preflight_proto.policy import ContractError, PreflightConfig, Spec, decode_spec, path
 
+from ..configuration.effective import in_force
+from ..metrics import Metrics
 from .kube import UNPACKED, Answer, Connection, NoCluster, ask
-from .metrics import Metrics
-from .policy import in_force
 
 __all__ = ["Policies", "Policy"]
 

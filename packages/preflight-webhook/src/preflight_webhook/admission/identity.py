@@ -7,8 +7,8 @@ from typing import Final
 from preflight_proto import names
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
 
-from .config import GangDiscovery
-from .objects import Pod
+from ..configuration.config import GangDiscovery
+from ..objects import Pod
 from .sources import Gang, controller_of, sources
 
 __all__ = ["identify", "marks", "ordered", "stamp"]
