@@ -19,7 +19,7 @@ from ..admission.claims import Claim, Ref
 from ..admission.decision import Decision
 from ..admission.limits import OBJECT_NAME, shown
 from ..cluster.lookups import Lookups, Unavailable
-from ..cluster.preflight_configs import Policies, Policy
+from ..cluster.namespaces import Policies, Policy
 from ..configuration.config import Config
 from ..configuration.effective import effective
 from ..metrics import CONTENT_TYPE, Metrics

@@ -22,7 +22,7 @@ from preflight_kube.configfile import ConfigFile
 
 from ..cluster import kube
 from ..cluster.lookups import Lookups
-from ..cluster.preflight_configs import Policies
+from ..cluster.namespaces import Policies
 from ..configuration.config import Config, parse
 from ..metrics import Metrics
 from .app import Admission, Plain, State
