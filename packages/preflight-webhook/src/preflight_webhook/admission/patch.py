@@ -8,9 +8,10 @@ from typing import Any
 
 from preflight_kube.jsonpatch import Operation, add, keys, pointer, remove, replace
 
+from .encoded import Built
 from .injection import Injection
 
-__all__ = ["applied", "fresh", "rebuilt"]
+__all__ = ["Operation", "applied", "fresh", "rebuilt"]
 
 
 def fresh(
@@ -83,7 +84,13 @@ def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
         if operation["op"] == "remove":
             del there[last]
         elif isinstance(there, list):
-            there.insert(len(there) if last == "-" else int(last), operation["value"])
+            there.insert(len(there) if last == "-" else int(last), _plain(operation["value"]))
         else:
-            there[last] = operation["value"]
+            there[last] = _plain(operation["value"])
     return pod
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Built):
+        return value.whole
+    return [_plain(one) for one in value] if isinstance(value, list) else value

@@ -145,7 +145,7 @@ def decide(
     if decision.denied:
         return decision
     if injection is not None:
-        _build_into(wanted, injection)
+        wanted = patch.applied(wanted, _operations(facts, injection))
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
@@ -392,7 +392,14 @@ def _finished(
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)
         injection.annotations.update(annotations)
-    operations = patch.fresh(
+    warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
+    encoded = encode_patch(_operations(facts, injection))
+    decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
+    return decision, injection
+
+
+def _operations(facts: Facts, injection: Injection) -> list[patch.Operation]:
+    return patch.fresh(
         injection,
         init=facts.has_init,
         volumes=facts.has_volumes,
@@ -400,24 +407,6 @@ def _finished(
         labels=facts.has_labels,
         annotations=facts.has_annotations,
     )
-    warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
-    encoded = encode_patch(operations)
-    decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
-    return decision, injection
-
-
-def _build_into(pod: dict[str, Any], injection: Injection) -> None:
-    spec, metadata = pod["spec"], pod.setdefault("metadata", {})
-    init = spec.get("initContainers") or []
-    first, last = ([one.whole for one in built] for built in (injection.containers, injection.last))
-    checked = init[: injection.position] + first + init[injection.position :] + last
-    spec["initContainers"] = checked
-    spec["volumes"] = [*(spec.get("volumes") or []), *injection.volumes]
-    if injection.pull_secrets:
-        missing = [{"name": name} for name in injection.pull_secrets]
-        spec["imagePullSecrets"] = [*(spec.get("imagePullSecrets") or []), *missing]
-    metadata["labels"] = {**(metadata.get("labels") or {}), **injection.labels}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **injection.annotations}
 
 
 def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

@@ -93,7 +93,8 @@ def _reserved(name: str, section: str, *, known: bool) -> str:
 
 
 def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
-    """The whole pod without anything under a reserved name; what it leaves as it was it shares with ``pod``."""
+    """The whole pod without anything under a reserved name, to which a patch may be applied; entries that it leaves as they were it shares
+    with ``pod``."""
     clean = {**pod, "spec": {**pod["spec"]}}
     spec, metadata = clean["spec"], {**(pod.get("metadata") or {})}
     if pod.get("metadata") is not None:
@@ -101,6 +102,8 @@ def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
     for key, prefix in (("initContainers", CONTAINER_PREFIX), ("volumes", VOLUME_PREFIX)):
         if spec.get(key) is not None:
             spec[key] = [item for item in spec[key] if not str(item.get("name", "")).startswith(prefix)]
+    if spec.get("imagePullSecrets") is not None:
+        spec["imagePullSecrets"] = [*spec["imagePullSecrets"]]
     for key in ("labels", "annotations"):
         if metadata.get(key) is not None:
             metadata[key] = {k: v for k, v in metadata[key].items() if not k.startswith(PREFIX)}
