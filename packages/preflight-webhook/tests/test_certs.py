@@ -18,7 +18,7 @@ import pytest
 from preflight_kube.admission.certificates import Material, issue, service_names
 from preflight_testing.apiserver import free_port
 from preflight_webhook import certs, logs
-from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
+from preflight_webhook.cluster.kube import Client, Conflict, Connection, KubeError, connection
 from served import api_server
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

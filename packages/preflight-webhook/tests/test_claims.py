@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
 from preflight_proto.names import CLAIMS_ANNOTATION
-from preflight_webhook.admission import decide
-from preflight_webhook.claims import Claim, Devices, Ref, devices, read
-from preflight_webhook.config import Config, parse
-from preflight_webhook.decision import Decision
-from preflight_webhook.workloads import Found, needed
+from preflight_webhook.admission.claims import Claim, Devices, Ref, devices, read
+from preflight_webhook.admission.decision import Decision
+from preflight_webhook.admission.pipeline import decide
+from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.explain.workloads import Found, needed
 
 CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}

@@ -19,8 +19,8 @@ import trustme
 import yaml
 from preflight_proto import policy
 from preflight_testing.apiserver import ApiServer
-from preflight_testing.helm import CRD
-from preflight_webhook.claims import VERSIONS, read
+from preflight_testing.helm import GANG as GANG_CHART
+from preflight_webhook.admission.claims import VERSIONS, read
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 
@@ -270,7 +270,7 @@ def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_
 
 def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster: Cluster, tmp_path: Path) -> None:
     """Here nobody accepts it, as there is no gang controller."""
-    cluster.server.define(yaml.safe_load(CRD.read_text()))
+    cluster.server.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
     version = f"{policy.GROUP}/{policy.VERSION}"
     mine = {
         "apiVersion": version,

@@ -9,8 +9,8 @@ import jsonpatch
 import pytest
 import yaml
 from preflight_proto.stamp import gang_hash
-from preflight_webhook.config import parse
-from preflight_webhook.delay import longest
+from preflight_webhook.configuration.config import parse
+from preflight_webhook.explain.delay import longest
 
 JOB = """
 apiVersion: batch/v1

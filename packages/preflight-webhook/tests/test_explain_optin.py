@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from preflight_webhook.optin import EXCLUDED, Lists, lists_of, opt_in
+from preflight_webhook.explain.optin import EXCLUDED, Lists, lists_of, opt_in
 from said import said
 
 POD = """

@@ -9,9 +9,9 @@ from typing import Any
 import jsonpatch
 import pytest
 from preflight_proto import names
-from preflight_webhook.admission import decide
-from preflight_webhook.config import Config, ConfigError, parse
-from preflight_webhook.decision import Decision
+from preflight_webhook.admission.decision import Decision
+from preflight_webhook.admission.pipeline import decide
+from preflight_webhook.configuration.config import Config, ConfigError, parse
 
 GPU = "nvidia.com/gpu"
 EFA = """

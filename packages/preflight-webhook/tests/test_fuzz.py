@@ -10,9 +10,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
-from preflight_webhook.app import Admission, State
-from preflight_webhook.claims import Claim, Ref
-from preflight_webhook.config import parse
+from preflight_webhook.admission.claims import Claim, Ref
+from preflight_webhook.configuration.config import parse
+from preflight_webhook.serving.app import Admission, State
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_webhook.kept import Kept
+from preflight_webhook.admission.kept import Kept
 
 
 def test_what_was_put_in_is_found_and_the_oldest_goes_when_there_is_no_room() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from preflight_webhook import kube
-from preflight_webhook.kube import Client, Connection, KubeError
+from preflight_webhook.cluster import kube
+from preflight_webhook.cluster.kube import Client, Connection, KubeError
 
 PAGE = b"<html><body>Please log in</body></html>\n"
 PROXY = "does a proxy stand in between"

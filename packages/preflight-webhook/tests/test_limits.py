@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from preflight_webhook import limits, review
-from preflight_webhook.admission import decide
-from preflight_webhook.config import parse
-from preflight_webhook.decision import Decision
+from preflight_webhook.admission import limits, review
+from preflight_webhook.admission.decision import Decision
+from preflight_webhook.admission.pipeline import decide
+from preflight_webhook.configuration.config import parse
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]

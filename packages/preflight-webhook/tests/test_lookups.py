@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from preflight_webhook.claims import Claim, Ref
-from preflight_webhook.kube import Connection, KubeError
-from preflight_webhook.lookups import Lookups, Unavailable
+from preflight_webhook.admission.claims import Claim, Ref
+from preflight_webhook.cluster.kube import Connection, KubeError
+from preflight_webhook.cluster.lookups import Lookups, Unavailable
 from preflight_webhook.metrics import Metrics
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a
 
 
 def test_no_more_claims_are_kept_than_there_is_room_for(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_webhook.lookups.MOST", 10)
+    monkeypatch.setattr("preflight_webhook.cluster.lookups.MOST", 10)
 
     async def story() -> None:
         lookups = api.lookups()
@@ -246,7 +246,7 @@ def test_nothing_is_asked_for_packed(api: Api) -> None:
 
 
 def test_an_api_server_that_hangs_is_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_webhook.lookups.PATIENCE", 0.05)
+    monkeypatch.setattr("preflight_webhook.cluster.lookups.PATIENCE", 0.05)
 
     async def hang(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()

@@ -12,7 +12,7 @@ import pytest
 from preflight_e2e import observing
 from preflight_e2e.mistake import Mistake
 from preflight_e2e.scenario import load_mistakes
-from preflight_webhook.config import ConfigError, parse
+from preflight_webhook.configuration.config import ConfigError, parse
 
 ROWS = [row for row in load_mistakes() if row.config]
 REFUSED = [row for row in ROWS if row.refused]

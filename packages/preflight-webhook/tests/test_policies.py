@@ -19,14 +19,14 @@ import yaml
 from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
 from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
-from preflight_testing.helm import CRD
+from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import Api, api, real_api_server
-from preflight_webhook import kube
-from preflight_webhook.app import Admission, State
-from preflight_webhook.config import parse
+from preflight_webhook.cluster import kube
+from preflight_webhook.cluster.namespaces import MOST_PAGE, Policies, Policy
+from preflight_webhook.configuration.config import parse
+from preflight_webhook.configuration.effective import effective
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.policies import MOST_PAGE, Policies, Policy
-from preflight_webhook.policy import effective
+from preflight_webhook.serving.app import Admission, State
 
 __all__ = ["api", "real_api_server"]
 
@@ -110,7 +110,7 @@ class Cluster:
 def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
     if api.kind == "real":
         server: ApiServer = request.getfixturevalue("real_api_server")
-        server.define(yaml.safe_load(CRD.read_text()))
+        server.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
     return Cluster(api.kubeconfig, api.namespace)
 
 
@@ -353,8 +353,8 @@ def test_what_no_api_server_says_takes_no_policy_away(answer: Callable[[], httpx
 
 
 def test_a_watch_that_never_ends_a_line_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_webhook.policies.ROUND", 0.05)
-    monkeypatch.setattr("preflight_webhook.policies.PATIENCE", 0.05)
+    monkeypatch.setattr("preflight_webhook.cluster.namespaces.ROUND", 0.05)
+    monkeypatch.setattr("preflight_webhook.cluster.namespaces.PATIENCE", 0.05)
     watches = 0
 
     async def drip() -> AsyncIterator[bytes]:
@@ -392,7 +392,7 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
     policies._behind(ValueError("no answer"))
     assert state.unready() == "", "those seen last hold"
     now = time.monotonic()
-    monkeypatch.setattr("preflight_webhook.policies.time.monotonic", lambda: now + 301)
+    monkeypatch.setattr("preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301)
     assert "have not been read for 300 s: no answer" in state.unready()
     policies._read({})
     assert state.unready() == ""

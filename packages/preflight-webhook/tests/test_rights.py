@@ -10,8 +10,9 @@ import pytest
 import yaml
 from preflight_proto.policy import path
 from preflight_testing.apiserver import ApiServer
-from preflight_testing.helm import CRD, INJECTOR, Release
-from preflight_webhook import kube
+from preflight_testing.helm import GANG as GANG_CHART
+from preflight_testing.helm import INJECTOR, Release
+from preflight_webhook.cluster import kube
 from served import api_server
 from test_policies import OBSERVE, Cluster, following, until
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 def server(tmp_path: Path) -> Iterator[ApiServer]:
     """With the chart installed; no kubelet is there to run its pods."""
     with api_server(tmp_path, authorization="RBAC") as made:
-        made.define(yaml.safe_load(CRD.read_text()))
+        made.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
         Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install({}, wait=False)
         yield made
 

@@ -13,7 +13,7 @@ import pytest
 from preflight_kube.admission.certificates import Material
 from preflight_testing.apiserver import ApiServer
 from preflight_webhook import certs
-from preflight_webhook.kube import Client, Connection
+from preflight_webhook.cluster.kube import Client, Connection
 from served import api_server, client_of, entry, wait_until, webhook
 
 pytestmark = pytest.mark.timeout(180)  # the server looks for a new certificate every few seconds

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from preflight_webhook.values import OWN, parse
+from preflight_webhook.explain.values import OWN, parse
 
 SHARED = "global: {preflight: {checks: [{name: shared, image: s}]}}\n"
 HELPERS = Path(__file__).resolve().parents[3] / "charts/preflight/charts/preflight-injector/templates/_helpers.tpl"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from preflight_webhook.values import OWN, parse
+from preflight_webhook.explain.values import OWN, parse
 from said import Said, said
 
 CHARTS = Path(__file__).parents[3] / "charts"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from preflight_webhook import watchers
-from preflight_webhook.app import State
-from preflight_webhook.config import parse
-from preflight_webhook.watchers import watch
+from preflight_webhook.configuration.config import parse
+from preflight_webhook.serving import watchers
+from preflight_webhook.serving.app import State
+from preflight_webhook.serving.watchers import watch
 
 
 def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_is_not_ready(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from preflight_proto import names
+from preflight_proto import names, time_limits
 from preflight_proto.check import duration, endpoints, setting, text, text_list, whole_number
 from preflight_proto.settings import endpoint_problems
 
@@ -14,8 +14,8 @@ from .catalogue import BadTable, KnownError, canonical_test, known, overridden, 
 
 __all__ = ["TIMEOUTS", "Settings"]
 
-TIMEOUTS: Final = {1: 120.0, 2: 900.0, 3: 2700.0, 4: 10800.0}
-"""Seconds a diagnostic of each level may take: level 1 takes seconds, level 2 was seen to take 2.5 to 10.5 minutes."""
+TIMEOUTS: Final = time_limits.DCGM_DIAG
+"""Seconds a diagnostic of each level may take."""
 
 
 @dataclass(frozen=True)

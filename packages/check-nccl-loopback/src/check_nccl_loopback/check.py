@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 import anyio
+from preflight_proto import time_limits
 from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, counters, run_main, scan, throttling
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import bends, wishes
@@ -214,7 +215,7 @@ CHECK: Final = Check(
     component="Node",
     settings=Settings,
     probe=probe,
-    timeout=600.0,  # NCCL was seen to start for 55 s on eight GPUs, and a slow node is measured up to some twenty times
+    timeout=time_limits.NCCL_LOOPBACK,
     gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
     tool_variables=("^NCCL_(?!LOOPBACK_|ALLREDUCE_)", "^(UCX|FI|OMPI)_"),
     about="NCCL bandwidth and correctness between this pod's GPUs, with nccl-tests.",

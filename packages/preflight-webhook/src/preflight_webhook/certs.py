@@ -28,7 +28,7 @@ from preflight_kube.admission.certificates import Keep, Material, Renew, issue, 
 from preflight_proto.names import MANAGED_BY_LABEL
 
 from . import logs
-from .kube import Client, Conflict, Connection, KubeError, Object, connection
+from .cluster.kube import Client, Conflict, Connection, KubeError, Object, connection
 
 MANAGER = "preflight-webhook-certs"
 """Value of the managed-by label: a Secret without it is somebody else's and is left alone."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NoReturn
 from preflight_kube.configfile import read
 from preflight_proto.program import EXIT_CODES, leave, package_version
 
-from . import values
-from .claims import detects
-from .config import ConfigError, json_schema, parse
-from .kinds import KINDS
-from .workloads import Found, Object, documents, found_in, needed
+from .admission.claims import detects
+from .configuration.config import ConfigError, json_schema, parse
+from .explain import values
+from .explain.kinds import KINDS
+from .explain.workloads import Found, Object, documents, found_in, needed
 
 if TYPE_CHECKING:
-    from .explain import About
+    from .explain.report import About
 
 __all__ = ["main"]
 
@@ -159,7 +159,7 @@ def _serve(args: argparse.Namespace) -> int:
     from preflight_kube.admission.tls import CertificateError
 
     from . import logs
-    from .server import Options, PortTaken, WatcherDied, serve
+    from .serving.server import Options, PortTaken, WatcherDied, serve
 
     logs.set_up(args.log_level)
     options = Options(
@@ -184,9 +184,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from .explain import explain
-    from .kube import BadAccess, KubeError
-    from .live import NotThere
+    from .cluster.kube import BadAccess, KubeError
+    from .explain.live import NotThere
+    from .explain.report import explain
 
     problems: list[str] = []
     try:
@@ -218,7 +218,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Found], About]:
     """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
-    from .explain import About
+    from .explain.report import About
 
     if args.config is not None:
         given = read(values.parse, args.config)
@@ -246,9 +246,9 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
 
 
 def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
-    from . import live
-    from .explain import About
-    from .kube import Client, KubeError, connection
+    from .cluster.kube import Client, KubeError, connection
+    from .explain import live
+    from .explain.report import About
 
     kind, name = live.wanted_of(args.live)
     with Client(connection(home=Path.home())) as client:

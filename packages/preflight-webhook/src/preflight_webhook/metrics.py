@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from .sources import SOURCES
+from .admission.sources import SOURCES
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

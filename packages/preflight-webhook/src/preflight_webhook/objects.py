@@ -5,11 +5,12 @@ msgspec skips what is not named here without building it; that is most of the we
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 __all__ = [
+    "NULL",
     "Amount",
     "AnyReview",
     "Capabilities",
@@ -39,6 +40,10 @@ __all__ = [
 
 Amount = str | int | float
 Amounts = dict[str, Amount]
+
+
+NULL: Final = msgspec.Raw(b"null")
+"""What a part that stays as it came is where the object does not have it."""
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False):
@@ -74,12 +79,12 @@ class Container(_Object):
     """What is Raw stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`)."""
 
     name: str = ""
-    resources: msgspec.Raw = msgspec.Raw(b"null")
-    env: msgspec.Raw = msgspec.Raw(b"null")
-    env_from: msgspec.Raw = msgspec.Raw(b"null")
+    resources: msgspec.Raw = NULL
+    env: msgspec.Raw = NULL
+    env_from: msgspec.Raw = NULL
     restart_policy: str | None = None
-    volume_mounts: msgspec.Raw = msgspec.Raw(b"null")
-    security_context: msgspec.Raw = msgspec.Raw(b"null")
+    volume_mounts: msgspec.Raw = NULL
+    security_context: msgspec.Raw = NULL
 
 
 class Variable(_Object):
@@ -149,15 +154,15 @@ class Spec(_Object):
     containers: list[Container]
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
-    resources: msgspec.Raw = msgspec.Raw(b"null")
+    resources: msgspec.Raw = NULL
     os: Os | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
     scheduler_name: str = ""
     resource_claims: list[ClaimEntry] | None = None
     image_pull_secrets: list[PullSecret] | None = None
-    host_aliases: msgspec.Raw = msgspec.Raw(b"null")
-    dns_config: msgspec.Raw = msgspec.Raw(b"null")
+    host_aliases: msgspec.Raw = NULL
+    dns_config: msgspec.Raw = NULL
     dns_policy: str | None = None
     host_network: bool | None = None
     hostname: str | None = None

@@ -53,15 +53,17 @@ class AtOnce(Bounded):
             super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
-        Bounded.on_message_complete(self)
         cycle, self._due = self._due, None
-        if cycle is None or cycle is not self.cycle:
+        if cycle is None or cycle is not self.cycle or cycle.response_complete:
+            Bounded.on_message_complete(self)
             return
         app = self.config.loaded_app
         answer = None if self.flow.write_paused else app.at_once(cycle.scope, cycle.body)
         if answer is None:
+            Bounded.on_message_complete(self)
             super()._start_asgi_task(cycle, app)
             return
+        self.open = cycle.more_body = False
         cycle.keep_alive = cycle.keep_alive and not answer.last
         end = b"" if cycle.keep_alive else _CLOSE
         head = _HEAD % (STATUS_LINE[answer.status], answer.content_type, len(answer.body), end)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .. import names
+from .. import names, time_limits
 from ..printable import printable
 from .events import Event
 from .kit import KitSettings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BUDGET", "batch", "send"]
 
 EVENT_VERSION = 1
-BUDGET = 10.0
+BUDGET = time_limits.REPORT
 """Seconds for all attempts together; the pod waits for them."""
 ATTEMPT = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0

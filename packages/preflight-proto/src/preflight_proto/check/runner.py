@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import anyio
 
-from .. import sigterm
+from .. import sigterm, time_limits
 from ..durations import format_duration
 from ..names import ENV_CHECK_TIMEOUT, ENV_ON_INCONCLUSIVE, ENV_RESULT_PATH, RESULT_PATH, container_name
 from ..printable import printable
@@ -81,7 +81,7 @@ class Check(Generic[S]):
     component: str
     settings: type[S]
     probe: Callable[[Run[S]], Awaitable[Verdict]]
-    timeout: float = 300.0
+    timeout: float = time_limits.CHECK
     on_inconclusive: str = "block"
     gang: bool = False
     about: str = ""

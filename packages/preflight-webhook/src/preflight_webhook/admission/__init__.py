@@ -1,0 +1,1 @@
+"""One pod's way through admission. Pure."""

@@ -1,0 +1,143 @@
+"""Which devices a pod gets, and what the scheduler reserves for it.
+
+The effective request of a pod, per resource: the larger of (all containers and sidecars together) and (each init step with the
+sidecars started before it), plus the pod's overhead; where the pod has requests of its own for a resource, those. This is
+the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mod:`.quantities`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from preflight_kube.quantities import parse_quantity
+from preflight_proto.devices import IMPLICIT
+
+from ..configuration.config import Config
+from ..objects import Amount, Resources
+
+__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "kind", "reckon"]
+
+COMPUTE: Final = ("cpu", "memory")
+
+
+class Demand(NamedTuple):
+    """What one container wants of one resource."""
+
+    resource: str
+    request: int
+    limit: int
+
+
+class Step(NamedTuple):
+    """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
+
+    name: str
+    demands: tuple[Demand, ...]
+    sidecar: bool
+
+
+class Side:
+    """One side of a resource (what is requested, or the limits) over all containers of a pod, without its overhead."""
+
+    __slots__ = ("held", "peak", "running")
+
+    def __init__(self) -> None:
+        self.running = 0  # by containers and sidecars together
+        self.peak = 0  # during the greediest init step
+        self.held = 0  # by the sidecars before the checks' place: they run beside every later init container
+
+    @property
+    def effective(self) -> int:
+        """What the pod costs."""
+        return max(self.running, self.peak)
+
+    @property
+    def room(self) -> int:
+        """What an init container at the checks' place may use without the pod costing more."""
+        return max(self.running, self.peak) - self.held
+
+
+class Account:
+    """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request exactly that;
+    ``largest``: ADR-026's wording, the largest request of any one container."""
+
+    __slots__ = ("equal", "largest", "limited", "limits", "requests")
+
+    def __init__(self) -> None:
+        self.requests, self.limits = Side(), Side()
+        self.limited = self.equal = self.largest = 0
+
+    def count(self, request: int, limit: int) -> None:
+        if limit > 0:
+            self.limited += 1
+            self.equal += request == limit
+        self.largest = max(self.largest, request)
+
+
+@lru_cache(maxsize=1024)  # names longer than Kubernetes allows do not come so far, see :mod:`.limits`
+def kind(resource: str, config: Config) -> str:
+    """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
+    gpus = config.gpu_detection
+    if any(fnmatchcase(resource, glob) for glob in gpus.shared_resource_names):
+        return "shared"
+    if any(fnmatchcase(resource, glob) for glob in gpus.mig_resource_names):
+        return "mig"
+    network = config.network_detection
+    of_class = resource.removeprefix(IMPLICIT) if resource.startswith(IMPLICIT) else ""
+    if resource in gpus.resource_names or of_class in gpus.device_classes:
+        return "gpu"
+    if of_class and any(fnmatchcase(of_class, glob) for glob in network.device_classes):
+        return "network"
+    return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
+
+
+def demands(resources: Resources | None) -> tuple[Demand, ...]:
+    """What a container's ``resources`` say; a limit alone is a request too, as the API server defaults it.
+
+    Raises :class:`ValueError` with one sentence for an amount that is no quantity.
+    """
+    if resources is None:
+        return ()
+    requests, limits = resources.requests or {}, resources.limits or {}
+    found = []
+    for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
+        own, most = requests.get(resource), limits.get(resource)
+        limit = 0 if most is None else _nanos(most)
+        found.append(Demand(resource, limit if own is None or own == most else _nanos(own), limit))
+    return tuple(found)
+
+
+def reckon(
+    init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
+) -> dict[str, Account]:
+    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place`` among the init containers."""
+    accounts = {name: Account() for name in names}
+    for position, step in enumerate(init):
+        for resource, request, limit in step.demands:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
+            for side, amount in ((account.requests, request), (account.limits, limit)):
+                side.peak = max(side.peak, side.running + amount)  # only sidecars run so far
+                if step.sidecar:
+                    side.running += amount
+                    if position < place:
+                        side.held += amount
+    for container in containers:
+        for resource, request, limit in container:
+            if (account := accounts.get(resource)) is None:
+                continue
+            if limit > 0:
+                account.limited += 1
+                account.equal += request == limit
+            account.largest = max(account.largest, request)
+            account.requests.running += request
+            account.limits.running += limit
+    return accounts
+
+
+def _nanos(value: Amount) -> int:
+    return parse_quantity(value if isinstance(value, str) else str(value))

@@ -1,0 +1,175 @@
+"""AdmissionReview: bytes in, bytes out."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ..objects import AnyReview, DnsConfig, HostAlias, Mount, Pod, Request, Resources, Review, SecurityContext
+from .decision import Decision
+from .limits import shown
+
+__all__ = [
+    "BadReview",
+    "TooDeep",
+    "decode_aliases",
+    "decode_dns",
+    "decode_entries",
+    "decode_mounts",
+    "decode_pod",
+    "decode_resources",
+    "decode_review",
+    "decode_security",
+    "decode_whole",
+    "decode_whole_of",
+    "encode_answer",
+    "uid_of",
+]
+
+T = TypeVar("T")
+API_VERSION: Final = "admission.k8s.io/v1"
+MOST_TEXT: Final = 1024
+"""Characters of a message or a warning. What of it is a tenant's is bounded where it is built in, mostly; this bounds the rest."""
+MOST_WARNINGS: Final = 16
+"""An API server shows 4,096 characters of warnings."""
+_UID: Final = re.compile(
+    rb'\s*\{(?:\s*(?:"kind"\s*:\s*"AdmissionReview"|"apiVersion"\s*:\s*"admission\.k8s\.io/v1")\s*,){2}'
+    rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([A-Za-z0-9-]{1,128})"'
+)
+
+_review = msgspec.json.Decoder(Review)
+_any_review = msgspec.json.Decoder(AnyReview)
+_pod = msgspec.json.Decoder(Pod)
+_resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
+_mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
+_security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(SecurityContext | None)
+_aliases: msgspec.json.Decoder[list[HostAlias] | None] = msgspec.json.Decoder(list[HostAlias] | None)
+_dns: msgspec.json.Decoder[DnsConfig | None] = msgspec.json.Decoder(DnsConfig | None)
+_entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(list[dict[str, Any]] | None)
+_whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_encode = msgspec.json.Encoder().encode
+
+
+class BadReview(ValueError):
+    """The request is no review that this webhook can answer. The message is one sentence."""
+
+
+class TooDeep(BadReview):
+    """What was sent is nested deeper than any pod is."""
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, what: str) -> T:
+    """The one place where text of others is read here. ``what`` begins the sentence of the error."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise TooDeep(f"{what} (it is nested deeper than {sys.getrecursionlimit()} levels)") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadReview(f"{what} ({shown(str(error))})") from None
+
+
+def uid_of(beginning: bytes | bytearray) -> str:
+    """The uid of the review that begins so, as an API server writes it; empty where there is none. For reviews that are not read."""
+    found = _UID.match(beginning)
+    return found[1].decode() if found else ""
+
+
+def decode_review(body: bytes | bytearray) -> Request:
+    """The request of a review, with the fields we read of its pod. Raises :class:`BadReview`."""
+    try:
+        # Review and pod in one pass: what the body costs is paid once.
+        review = _decode(_review, body, "the body is no AdmissionReview of a pod")
+    except TooDeep:
+        raise
+    except BadReview:
+        decode_pod(_any(body).request.object)  # says what is wrong, and where
+        raise
+    _check(review)
+    return review.request
+
+
+def decode_whole_of(body: bytes | bytearray) -> dict[str, Any]:
+    """The pod of a review, with everything in it. Raises :class:`BadReview`."""
+    return decode_whole(_any(body).request.object)
+
+
+def _any(body: bytes | bytearray) -> AnyReview:
+    review = _decode(_any_review, body, f"the body is no AdmissionReview; POST one of {API_VERSION} as JSON")
+    _check(review)
+    return review
+
+
+def _check(review: Review | AnyReview) -> None:
+    if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
+        found = shown(f"{review.api_version} {review.kind}")
+        raise BadReview(f"the body is a {found}, expected {API_VERSION} AdmissionReview")
+    if review.request.kind.kind != "Pod" or review.request.kind.group:
+        kind = shown("/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part))
+        raise BadReview(
+            f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration"
+        )
+
+
+def decode_pod(raw: bytes | bytearray | msgspec.Raw) -> Pod:
+    """The fields we read of a pod. Raises :class:`BadReview`."""
+    return _decode(_pod, raw, "request.object is no pod")
+
+
+def decode_whole(raw: bytes | bytearray | msgspec.Raw) -> dict[str, Any]:
+    """A pod with everything in it. Raises :class:`BadReview`."""
+    return _decode(_whole, raw, "request.object is no pod")
+
+
+def decode_resources(raw: bytes) -> Resources | None:
+    """A container's or a pod's resources. Raises :class:`BadReview`."""
+    return _part(_resources, raw, "resources")
+
+
+def decode_mounts(raw: bytes) -> list[Mount]:
+    """A container's mounts. Raises :class:`BadReview`."""
+    return _part(_mounts, raw, "volumeMounts") or []
+
+
+def decode_security(raw: bytes) -> SecurityContext | None:
+    """A container's security context. Raises :class:`BadReview`."""
+    return _part(_security, raw, "securityContext")
+
+
+def decode_aliases(raw: bytes) -> list[HostAlias]:
+    """A pod's hostAliases. Raises :class:`BadReview`."""
+    return _part(_aliases, raw, "hostAliases") or []
+
+
+def decode_dns(raw: bytes) -> DnsConfig | None:
+    """A pod's dnsConfig. Raises :class:`BadReview`."""
+    return _part(_dns, raw, "dnsConfig")
+
+
+def decode_entries(raw: bytes) -> list[dict[str, Any]]:
+    """A container's list, such as its environment, whole; empty where it is none, which is the API server's to refuse."""
+    try:
+        return _decode(_entries, raw, "") or []
+    except TooDeep:
+        raise
+    except BadReview:
+        return []
+
+
+def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
+    return _decode(decoder, raw, f"request.object is no pod: {what}")
+
+
+def encode_answer(uid: str, decision: Decision) -> bytes:
+    """The AdmissionReview that answers the request ``uid``."""
+    response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
+    if decision.denied:
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": shown(decision.message, MOST_TEXT)}
+    elif decision.encoded:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = msgspec.Raw(decision.encoded)
+    if decision.warnings:
+        response["warnings"] = [shown(one, MOST_TEXT) for one in decision.warnings[:MOST_WARNINGS]]
+    return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

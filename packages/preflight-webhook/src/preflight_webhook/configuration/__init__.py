@@ -1,0 +1,1 @@
+"""The configuration, and what may be in it. Pure."""

@@ -1,0 +1,1 @@
+"""What would happen to pods of files or of a cluster, in words."""

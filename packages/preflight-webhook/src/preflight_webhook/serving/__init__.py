@@ -1,0 +1,1 @@
+"""The server: two ports, files that are watched, and what comes in over HTTP."""

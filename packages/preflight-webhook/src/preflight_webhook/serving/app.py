@@ -1,0 +1,351 @@
+"""The two HTTP applications: admission (TLS) and plain (health, metrics). Raw ASGI, because this is the hot path."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.admission.at_once import Answer
+from preflight_kube.admission.body import BODY, Body
+
+from .. import logs
+from ..admission import pipeline as admission
+from ..admission import review
+from ..admission.claims import Claim, Ref
+from ..admission.decision import Decision
+from ..admission.limits import OBJECT_NAME, shown
+from ..cluster.lookups import Lookups, Unavailable
+from ..cluster.namespaces import Policies, Policy
+from ..configuration.config import Config
+from ..configuration.effective import effective
+from ..metrics import CONTENT_TYPE, Metrics
+from ..objects import Request
+
+__all__ = ["Admission", "Plain", "State"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATH: Final = "/mutate-pod"
+CONFINED_PATH: Final = PATH + "/confined"
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
+label, so nobody here has to ask for it."""
+MAX_BODY: Final = 3 * 1024 * 1024
+"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be larger all the same: it takes requests of
+3 MiB and writes `<` as six bytes. A larger review is denied by its uid rather than refused, for what is refused is admitted unchecked under
+failurePolicy Ignore."""
+MOST_SKIPPED: Final = 256 * 1024 * 1024
+"""Bytes of a body that is not kept, only read to its end."""
+WAITING: Final = 8 * 1024 * 1024
+"""Bytes of the reviews of one namespace that may wait for claims at a time."""
+BEHIND: Final = 300.0
+"""Seconds for which PreflightConfigs may go unread before requests should go elsewhere."""
+_JSON: Final = b"application/json"
+_TEXT: Final = b"text/plain; charset=utf-8"
+_PATHS: Final = frozenset({PATH, CONFINED_PATH})
+_BEGUN: Final = "preflight.begun"
+"""Where a request's scope holds what was worked out of it before it turned out that somebody must be asked."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class State:
+    """What both applications share."""
+
+    config: Config
+    metrics: Metrics = field(default_factory=Metrics)
+    lookups: Lookups | None = None
+    policies: Policies | None = None
+    started: bool = False
+    stopping: bool = False
+    certificate_problem: Callable[[], str] = str
+    """Why clients will not take the certificate; empty where they will."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """By what is watched, why that does not work."""
+    _was_ready: bool = False
+
+    def unready(self) -> str:
+        """Why requests should go elsewhere; empty where they need not.
+
+        What ends it is what would also keep a new replica from becoming ready, or what no restart would notice by itself.
+        """
+        if self.stopping:
+            return "stopping"
+        if not self.started:
+            return "starting"
+        if problem := self.certificate_problem():
+            return problem
+        for watcher, why in self.failing.items():
+            return f"{watcher} is not watched any more: {why}"
+        if self.policies is not None and self.config.preflight_configs.enabled:
+            if not self.policies.synced and not self._was_ready:
+                return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+            if self.policies.behind_for() > BEHIND:
+                return f"PreflightConfigs of namespaces have not been read for {BEHIND:g} s: {self.policies.problem}"
+        self._was_ready = True
+        return ""
+
+    def rules(self, namespace: str) -> tuple[Config, Policy | None]:
+        """The configuration that holds in ``namespace``, and what of it the namespace has set for itself."""
+        if self.policies is None or not self.config.preflight_configs.enabled:
+            return self.config, None
+        if (policy := self.policies.of(namespace)) is None:
+            return self.config, None
+        return effective(self.config, policy.spec), policy
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class _TooLarge(Exception):
+    """A body of which only the beginning was kept."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.size, self.uid = body.size, review.uid_of(body.read())
+        self.message = f"its review of {body.size} bytes is too large: {body.dropped}"
+
+
+class _Begun(NamedTuple):
+    """A review as far as it could be answered: what its pod ``needs`` must be asked for."""
+
+    started: float
+    body: bytes | bytearray
+    request: Request
+    confined: bool
+    config: Config
+    policy: Policy | None
+    needs: tuple[Ref, ...]
+
+
+class Admission:
+    """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server goes on."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._waiting: dict[str, int] = {}  # bytes, by namespace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self.state.metrics.in_flight += 1
+        try:
+            begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
+            await _respond(send, begun if isinstance(begun, Answer) else await self._after_lookup(begun))
+        except _Refused as error:
+            await _respond(send, self._refuse(error.status, error.message))
+        except _TooLarge as error:
+            await _respond(send, self._unread(error.uid, error.message, error.size, 413))
+        finally:
+            self.state.metrics.in_flight -= 1
+
+    def at_once(self, scope: Scope, body: bytes | bytearray) -> Answer | None:
+        """The answer to a review, unless it takes a look-up, or the request is none: then the usual way says so."""
+        if _why_not(scope) is not None:
+            return None
+        begun = self._begin(scope["path"], body)
+        if isinstance(begun, Answer):
+            return begun
+        scope[_BEGUN] = begun
+        return None
+
+    def _begin(self, path: str, body: bytes | bytearray) -> Answer | _Begun:
+        """The answer, where all that it takes is known."""
+        started, uid = time.perf_counter(), ""
+        try:
+            request = review.decode_review(body)
+            uid, confined = request.uid, path == CONFINED_PATH
+            config, policy = self.state.rules(request.namespace)
+            recall = partial(self.state.lookups.known, request.namespace) if self.state.lookups is not None else None
+            decision = admission.decide(
+                body, request.namespace, config, confined=confined, recall=recall, read=request.object
+            )
+            if decision.needs:
+                return _Begun(started, body, request, confined, config, policy, decision.needs)
+            return self._decided(request, decision, policy, len(body), started)
+        except (review.TooDeep, RecursionError) as error:
+            why = str(error) if isinstance(error, review.TooDeep) else "the pod is nested too deep"
+            return self._unread(uid or review.uid_of(body), why, len(body), 400)
+        except Exception as error:
+            return self._failed(error, uid)
+
+    async def _after_lookup(self, begun: _Begun) -> Answer:
+        request = begun.request
+        try:
+            claims = await self._claims(request.namespace, begun.needs, len(begun.body))
+            decision = admission.decide(
+                begun.body, request.namespace, begun.config, claims, confined=begun.confined, read=request.object
+            )
+            return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
+        except (review.TooDeep, RecursionError):
+            return self._unread(request.uid, "the pod is nested too deep", len(begun.body), 400)
+        except Exception as error:
+            return self._failed(error, request.uid)
+
+    async def _claims(self, namespace: str, needs: tuple[Ref, ...], size: int) -> Mapping[Ref, Claim | None]:
+        if self.state.lookups is None:
+            raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
+        if (waiting := self._waiting.get(namespace, 0) + size) > WAITING:
+            raise Unavailable(
+                f"the pod's resource claims cannot be looked up: {waiting} bytes of reviews of namespace {namespace} would wait for "
+                f"theirs, the limit is {WAITING}; create fewer pods at a time"
+            )
+        self._waiting[namespace] = waiting
+        try:
+            return await self.state.lookups.claims(namespace, needs)
+        finally:
+            if (left := self._waiting[namespace] - size) > 0:
+                self._waiting[namespace] = left
+            else:
+                del self._waiting[namespace]
+
+    def _decided(
+        self, request: Request, decision: Decision, policy: Policy | None, size: int, started: float
+    ) -> Answer:
+        answer = review.encode_answer(request.uid, decision)
+        metrics = self.state.metrics
+        metrics.decided(decision.label, time.perf_counter() - started)
+        metrics.bytes_read += size
+        metrics.bytes_sent += len(answer)
+        _tell(metrics, request, decision, policy)
+        return Answer(200, answer, _JSON, self.state.stopping)
+
+    def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
+        """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore admits nothing unchecked. What is no
+        review is refused."""
+        if not uid:
+            return self._refuse(status, why)
+        self.state.metrics.decided("denied", 0.0)
+        self.state.metrics.bytes_read += size
+        message = (
+            f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
+        )
+        logs.line("info", message, {"uid": uid, "result": "denied"})
+        return Answer(200, review.encode_answer(uid, Decision("denied", message)), _JSON, last=self.state.stopping)
+
+    def _failed(self, error: Exception, uid: str) -> Answer:
+        if isinstance(error, review.BadReview):
+            return self._refuse(400, str(error), uid)
+        if isinstance(error, Unavailable):  # of a 503 the API server does not show the user why
+            return self._refuse(500, str(error), uid)
+        # The API server applies its failurePolicy; the next request must find us alive.
+        log.error("admission failed", extra={"about": {"uid": uid}}, exc_info=error)
+        kind = type(error).__name__
+        return self._refuse(500, f"internal error ({kind}); the log of preflight-webhook has the story", uid)
+
+    def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
+        self.state.metrics.rejected.labels(str(status)).inc()
+        about = {"status": status, **({"uid": uid} if uid else {})}
+        log.warning("request refused: %s", message, extra={"about": about})
+        return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
+
+
+class Plain:
+    """Answers `/healthz`, `/readyz` and `/metrics`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _respond(send, self._answer(scope["path"]))
+
+    def _answer(self, path: str) -> Answer:
+        if path == "/healthz":
+            return Answer(200, b"ok\n", _TEXT)
+        if path == "/readyz":
+            why = self.state.unready()
+            return Answer(503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
+        if path == "/metrics":
+            return Answer(200, self.state.metrics.text(), CONTENT_TYPE.encode())
+        return Answer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+
+
+def _why_not(scope: Scope) -> _Refused | None:
+    """Why this is no admission request, as far as that shows before its body."""
+    if scope["path"] not in _PATHS:
+        return _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
+    if scope["method"] != "POST":
+        return _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
+                told = value.decode("latin-1")[:80]
+                return _Refused(415, f"content-type {told} is not supported; send application/json")
+        elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
+            return _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
+    return None
+
+
+async def _read(scope: Scope, receive: Receive) -> bytes:
+    """The whole body of an admission request. Raises :class:`_Refused` and :class:`_TooLarge`."""
+    if (problem := _why_not(scope)) is not None:
+        raise problem
+    body = scope[BODY] = Body(MAX_BODY)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Refused(400, "the connection ended within the body")
+        body.add(message.get("body", b""))
+        if body.size > MOST_SKIPPED:
+            raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
+        if not message.get("more_body", False):
+            if body.dropped:
+                raise _TooLarge(body)
+            return body.read()
+
+
+async def _respond(send: Send, answer: Answer) -> None:
+    headers = [(b"content-type", answer.content_type), (b"content-length", str(len(answer.body)).encode())]
+    if answer.last:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy | None) -> None:
+    for skip in decision.skipped:
+        metrics.skips.labels(skip.check, skip.reason).inc()
+    if decision.stamp is not None:
+        metrics.stamped(decision.stamp.source)
+    if decision.unseen:
+        metrics.unseen({one.kind for one in decision.unseen})
+    told = decision.result in {"injected", "stamped", "denied"}
+    if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
+        return
+    metadata = request.object.metadata
+    about: dict[str, object] = {
+        "uid": shown(request.uid),
+        "namespace": request.namespace,
+        # By which names people know a pod: its own, or the beginning of it that its maker gave; and the maker.
+        "pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME),
+        "dry_run": request.dry_run,
+    }
+    for owner in metadata.owner_references or ():
+        if owner.controller:
+            about["owner"] = shown(f"{owner.kind}/{owner.name}", 2 * OBJECT_NAME)
+            break
+    if policy is not None:
+        about["preflight_config"] = policy.name
+    if not decision.logged:
+        decision.logged = _common(decision, "info" if told else "debug")
+    logs.line_of(decision.logged, about)
+
+
+def _common(decision: Decision, level: str) -> bytes:
+    """What the log says of the decision about all of the pods that it is for."""
+    about: dict[str, object] = {"result": decision.result}
+    if decision.stamp is not None:
+        about["gang"] = shown(decision.stamp.id)
+    if decision.skipped:
+        about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
+    return logs.part(level, shown(decision.message, review.MOST_TEXT), about)

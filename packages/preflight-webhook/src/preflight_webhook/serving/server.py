@@ -1,0 +1,201 @@
+"""Both servers in one process: admission over TLS, health and metrics in plain. Stops cleanly on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+from preflight_kube.admission.at_once import AtOnce
+from preflight_kube.admission.connections import Bounded, limits
+from preflight_kube.admission.port import Server
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.configfile import ConfigFile
+
+from ..cluster import kube
+from ..cluster.lookups import Lookups
+from ..cluster.namespaces import Policies
+from ..configuration.config import Config, parse
+from ..metrics import Metrics
+from .app import Admission, Plain, State
+from .watchers import Watchers
+
+__all__ = ["Options", "PortTaken", "WatcherDied", "serve"]
+
+KEEP_ALIVE: Final = 120
+"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
+DRAIN: Final = 20
+"""Seconds that requests in flight may take once told to stop."""
+
+RENEWAL: Final = "`preflight-webhook certs`"
+"""What keeps the serving certificate fresh."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on answering after SIGTERM;
+    ``patience``: seconds after which a client that does not go on with its request is cut off, at the latest twice that."""
+
+    config: Path
+    cert_dir: Path
+    port: int = 8443
+    plain_port: int = 8080
+    host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
+    linger: float = 10.0
+    patience: float = 10.0
+    client_ca: Path | None = None
+
+
+class WatcherDied(Exception):
+    """What must be watched is not watched any more. The message is one sentence."""
+
+
+class PortTaken(Exception):
+    """A port cannot be listened on. The message is one sentence."""
+
+
+def serve(options: Options) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises :class:`PortTaken`, :class:`~preflight_kube.admission.tls.CertificateError` and :class:`~preflight_kube.configfile.ConfigError` at the start, and
+    :class:`WatcherDied` at the end where that was not asked for.
+    """
+    metrics = Metrics()
+    file, certificate = _followed(options.config, metrics), Certificate(options.cert_dir, RENEWAL, options.client_ca)
+    sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
+    uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
+
+
+def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
+    """The configuration file, counted and told about as it changes."""
+    generation = 0
+
+    def accepted(config: Config) -> None:
+        nonlocal generation
+        generation += 1
+        metrics.config_valid.set(1)
+        metrics.config_generation.inc()
+        if generation > 1:
+            checks = [check.name for check in config.checks]
+            said = ", ".join(checks) or "no check"
+            log.info("configuration reloaded; injecting %s", said, extra={"about": {"checks": checks}})
+
+    def refused(_: list[str]) -> None:
+        metrics.config_valid.set(0)
+        metrics.config_refused.inc()
+
+    return ConfigFile(parse, path, accepted=accepted, refused=refused)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortTaken(
+            f"{host}:{port} cannot be listened on ({error.strerror}); stop what listens there, or choose another port"
+        ) from None
+    return listener
+
+
+async def _serve(
+    state: State, file: ConfigFile[Config], certificate: Certificate, sockets: list[socket.socket], options: Options
+) -> None:
+    common: dict[str, Any] = {
+        "log_config": None,
+        "access_log": False,
+        "lifespan": "off",
+        "ws": "none",
+        "http": "httptools",
+        "proxy_headers": False,
+        "server_header": False,
+        "date_header": False,
+        "timeout_keep_alive": KEEP_ALIVE,
+        "timeout_graceful_shutdown": DRAIN,
+    }
+    state.lookups, state.policies = Lookups(kube.connection, state.metrics), Policies(kube.connection, state.metrics)
+    most = limits()
+    admission = Server(
+        uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
+        "admission",
+        most.admission,
+        state.metrics,
+        lambda: certificate.context,
+    )
+    plain = Server(uvicorn.Config(Plain(state), **{**common, "http": Bounded}), "plain", most.plain, state.metrics)
+    state.certificate_problem = lambda: certificate.problem(time.time())
+
+    async def plain_after_admission() -> None:
+        # Stays to answer the probes while admission drains.
+        try:
+            await admission_task
+        finally:
+            plain.should_exit = True
+
+    def stop(name: str, after: float) -> None:
+        """Not ready from now on, and each answer closes its connection, so that API servers go elsewhere; then stop listening."""
+        if state.stopping:
+            after = 0.0  # told twice
+        log.info("stopping on %s: answering for %g s more", name, after)
+        state.stopping = True
+        loop.call_later(after, setattr, admission, "should_exit", True)
+
+    # What the start has made stays; a collection now and then must not walk over it while the API server waits.
+    gc.collect()
+    gc.freeze()
+    loop = asyncio.get_running_loop()
+    for number, after in ((signal.SIGTERM, options.linger), (signal.SIGINT, 0.0)):
+        loop.add_signal_handler(number, stop, number.name, after)
+    admission_task = asyncio.create_task(admission.serve(sockets=sockets[:1]))
+    tasks = [
+        admission_task,
+        asyncio.create_task(plain.serve(sockets=sockets[1:])),
+        asyncio.create_task(plain_after_admission()),
+    ]
+    while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
+        await asyncio.sleep(0.01)
+    if admission_task.done():
+        await admission_task
+    state.started = True
+    _announce(state.config, [s.getsockname()[1] for s in sockets])
+    watchers = Watchers(state, file, certificate, (admission.connections, plain.connections)).start(options.patience)
+    served = asyncio.gather(*tasks)
+    try:
+        waited: list[asyncio.Future[Any]] = [served, *watchers]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not served.done():
+            # Nothing would be taken over any more, unseen: better a new process, which the kubelet starts at once.
+            names = ", ".join(task.get_name() for task in watchers if task.done())
+            log.error("the watcher of %s has ended; stopping, to be started anew", names)
+            state.failing.setdefault(names, "its watcher has ended")
+            stop("a dead watcher", options.linger)
+            await served
+            raise WatcherDied(f"the watcher of {names} has ended, which is a defect; the log has the story")
+        await served
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await state.lookups.close()
+        log.info("stopped")  # written at once, and with it every line before it
+
+
+def _announce(config: Config, ports: list[int]) -> None:
+    checks = ", ".join(check.name for check in config.checks) or "no check"
+    log.info(
+        "serving admission on port %d and health and metrics on port %d; injecting %s",
+        *ports,
+        checks,
+        extra={"about": {"ports": ports}},
+    )
