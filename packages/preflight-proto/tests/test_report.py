@@ -10,12 +10,12 @@ import anyio
 import pytest
 from preflight_proto import wire
 from preflight_proto.check import Action, report
-from preflight_proto.check.events import Event
+from preflight_proto.check.events import EventDraft
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import send
 from preflight_proto.check.testing import FakeConnector, Mode
 
-EVENT = Event("preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE)
+EVENT = EventDraft("preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE)
 
 
 @pytest.mark.parametrize("mode", ["refuse", "hang"])

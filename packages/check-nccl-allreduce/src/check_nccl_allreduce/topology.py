@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from .control.messages import Hello, VerdictMessage
-from .control.rounds import Round
+from .control.rounds import LaunchRound
 
 __all__ = ["compared", "suspected", "untried"]
 
@@ -21,7 +21,7 @@ MOST: Final = 4
 """Members in a sentence; the rest is counted."""
 
 
-def suspected(hellos: Mapping[int, Hello], last: Round, verdict: VerdictMessage) -> bool:
+def suspected(hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMessage) -> bool:
     """Whether this launch, whose ``verdict`` that is, may be slow for a topology file."""
     return (
         verdict.code == "LOW_BANDWIDTH"
@@ -40,7 +40,7 @@ def untried(hellos: Mapping[int, Hello], slow: VerdictMessage) -> VerdictMessage
 
 
 def compared(
-    hellos: Mapping[int, Hello], slow: VerdictMessage, last: Round, verdict: VerdictMessage
+    hellos: Mapping[int, Hello], slow: VerdictMessage, last: LaunchRound, verdict: VerdictMessage
 ) -> tuple[VerdictMessage, bool]:
     """(the verdict of both launches, whether it stands and no pair is to be measured).
 

@@ -18,32 +18,32 @@ from . import frames
 from .awake import Awake
 from .frames import NotAuthentic
 from .messages import Message, decode, encode
-from .pace import Pace
+from .pace import HeartbeatPace
 
-__all__ = ["Channel", "Owner", "connect"]
+__all__ = ["ChannelOwner", "ControlChannel", "connect"]
 
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""
 
 
-class Owner(Protocol):
+class ChannelOwner(Protocol):
     """Who has a channel, and hears what happens on it. Nothing that these raise gets lost, but it ends the channel."""
 
-    def came(self, channel: Channel) -> None:
+    def came(self, channel: ControlChannel) -> None:
         """A connection is there; its other side has proven nothing yet."""
 
-    def heard(self, channel: Channel, message: Message) -> None:
+    def heard(self, channel: ControlChannel, message: Message) -> None:
         """A message, authentic and in order."""
 
-    def over(self, channel: Channel, why: str) -> None:
+    def over(self, channel: ControlChannel, why: str) -> None:
         """It ended, once, and for this reason."""
 
 
-class Channel(asyncio.Protocol):
+class ControlChannel(asyncio.Protocol):
     """Messages both ways. ``awake``: what the other side's silence is measured by; ``rank``: this side's own; ``leader``: whether it is the leader's side; ``place``: see :class:`.frames.Session`."""
 
     def __init__(
-        self, owner: Owner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
+        self, owner: ChannelOwner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
     ) -> None:
         self._owner, self._awake, self._token, self._generation = owner, awake, token, generation
         self._leader, self._own, self._place = leader, rank, place
@@ -80,7 +80,7 @@ class Channel(asyncio.Protocol):
             assert self._transport is not None
             self._transport.write(self._sealer.seal(payload))
 
-    def check(self, pace: Pace) -> None:
+    def check(self, pace: HeartbeatPace) -> None:
         """End it where the other side has been silent, or has taken nothing, for too long."""
         now = self._awake.now()
         if now - self._heard_at > pace.lost_after:
@@ -169,7 +169,9 @@ class Channel(asyncio.Protocol):
         return part
 
 
-async def connect(make: Callable[[], Channel], address: str, port: int, *, local: str, within: float) -> Channel:
+async def connect(
+    make: Callable[[], ControlChannel], address: str, port: int, *, local: str, within: float
+) -> ControlChannel:
     """A member's end, connected from ``local``. Raises :class:`OSError`, its message for people."""
     loop = asyncio.get_running_loop()
     try:

@@ -16,9 +16,9 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
 from .awake import Awake
-from .channel import Channel
+from .channel import ControlChannel
 from .messages import Alive, Hello, Message, encode
-from .pace import Pace
+from .pace import HeartbeatPace
 
 __all__ = ["Crowd", "Hub"]
 
@@ -50,20 +50,20 @@ class Crowd(Protocol):
 
 
 class Hub:
-    """The connections of one leader, whose members ``crowd`` hears. An :class:`.channel.Owner`."""
+    """The connections of one leader, whose members ``crowd`` hears. An :class:`.channel.ChannelOwner`."""
 
-    def __init__(self, roster: Roster, pace: Pace, crowd: Crowd, place: int) -> None:
+    def __init__(self, roster: Roster, pace: HeartbeatPace, crowd: Crowd, place: int) -> None:
         assert roster.nnodes is not None
         assert roster.token is not None
         self._nnodes, self._token, self._generation = roster.nnodes, roster.token, roster.generation
         self._pace, self._crowd, self._place = pace, crowd, place
         self._awake = Awake()
         self._room = max(STRANGERS, self._nnodes)
-        self._strangers: dict[Channel, str] = {}
-        self._from: dict[str, dict[Channel, None]] = {}
-        self._turns: deque[tuple[float, bool, Channel]] = deque()
-        self._ranks: dict[Channel, int] = {}
-        self.members: dict[int, Channel] = {}
+        self._strangers: dict[ControlChannel, str] = {}
+        self._from: dict[str, dict[ControlChannel, None]] = {}
+        self._turns: deque[tuple[float, bool, ControlChannel]] = deque()
+        self._ranks: dict[ControlChannel, int] = {}
+        self.members: dict[int, ControlChannel] = {}
 
     @asynccontextmanager
     async def open(self, address: str, port: int) -> AsyncIterator[None]:
@@ -124,10 +124,10 @@ class Hub:
 
     # --- an Owner
 
-    def _make(self) -> Channel:
-        return Channel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
+    def _make(self) -> ControlChannel:
+        return ControlChannel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
 
-    def came(self, channel: Channel) -> None:
+    def came(self, channel: ControlChannel) -> None:
         address = channel.address
         same = self._from.setdefault(address, {})
         if len(same) >= STRANGERS_PER_ADDRESS:
@@ -137,7 +137,7 @@ class Hub:
         self._strangers[channel] = address
         self._from.setdefault(address, {})[channel] = None
 
-    def heard(self, channel: Channel, message: Message) -> None:
+    def heard(self, channel: ControlChannel, message: Message) -> None:
         rank = self._ranks.get(channel)
         if rank is not None:
             if self.members.get(rank) is channel:
@@ -157,14 +157,14 @@ class Hub:
             self._turns.append((anyio.current_time() + self._pace.interval / 2, True, channel))
             self._crowd.joined(message)
 
-    def over(self, channel: Channel, why: str) -> None:
+    def over(self, channel: ControlChannel, why: str) -> None:
         self._forget(channel)
         rank = self._ranks.pop(channel, None)
         if rank is not None and self.members.get(rank) is channel:
             del self.members[rank]
             self._crowd.gone(rank, why)
 
-    def _forget(self, channel: Channel) -> None:
+    def _forget(self, channel: ControlChannel) -> None:
         """It is no stranger any more."""
         if (address := self._strangers.pop(channel, None)) is not None:
             same = self._from[address]

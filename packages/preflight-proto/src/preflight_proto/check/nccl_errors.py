@@ -14,10 +14,10 @@ from typing import Final
 
 from .verdict import Action
 
-__all__ = ["Kind", "NcclError", "classify"]
+__all__ = ["ErrorKind", "NcclError", "classify"]
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     """Whom an error is about. Only DEVICE is a verdict on hardware; the others are evidence, or none."""
 
     ENVIRONMENT = "environment"
@@ -34,7 +34,7 @@ class NcclError:
     in brackets, None where it printed none. ``fatal`` is ADR-026's column, for a check that has confirmed whom it concerns.
     """
 
-    kind: Kind
+    kind: ErrorKind
     code: str
     says: str
     fix: str
@@ -46,7 +46,7 @@ class NcclError:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    kind: Kind
+    kind: ErrorKind
     code: str
     pattern: re.Pattern[str]
     says: str
@@ -56,7 +56,7 @@ class _Rule:
 
 
 def _rule(
-    kind: Kind,
+    kind: ErrorKind,
     code: str,
     pattern: str,
     says: str,
@@ -75,7 +75,7 @@ _FABRIC: Final = "the NVSwitch fabric is not ready"
 _START_FABRIC: Final = (
     "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
 )
-_E, _D, _P, _C = Kind.ENVIRONMENT, Kind.DEVICE, Kind.PEER, Kind.CLASS
+_E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorKind.CLASS
 
 # The first rule that matches any line decides.
 _RULES: Final = (
