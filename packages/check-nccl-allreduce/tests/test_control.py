@@ -205,7 +205,7 @@ def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
     assert "a frame that our token did not make" in verdict.reason
 
 
-# --- strangers
+# --- unauthenticated peers
 
 Act = Callable[[SocketStream], Awaitable[None]]
 

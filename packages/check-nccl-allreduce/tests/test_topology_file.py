@@ -36,7 +36,7 @@ def test_the_verdict_names_file_and_members_both_bandwidths_and_what_to_do() -> 
     verdict = world(slow(), took(HEALTHY), 1, 3).run()
     assert verdict.reason.startswith("0.00629 GB/s bus bandwidth is 58 % below the floor of 0.015 GB/s")
     assert verdict.reason.endswith(
-        "but 0.0315 without NCCL's topology file; the nodes are healthy: mend or remove /mine.xml, the workload's NCCL_TOPO_FILE"
+        "but 0.0315 without NCCL's topology file; the nodes are healthy: correct or remove /mine.xml, the workload's NCCL_TOPO_FILE"
         " (rank 1 (pod-1 on node-1), rank 3 (pod-3 on node-3))."
     )
     assert verdict.measured == 0.00629
@@ -54,7 +54,7 @@ def test_every_members_event_is_not_fatal_and_asks_for_nothing() -> None:
 def test_a_file_of_the_operators_mapping_counts_as_a_workloads_own() -> None:
     verdict = healthy(file=MAPPED).run()
     assert verdict.code == "TOPOLOGY_FILE"
-    assert f"mend or remove {MAPPED} (every member)." in verdict.reason
+    assert f"correct or remove {MAPPED} (every member)." in verdict.reason
 
 
 def test_different_files_are_all_named_with_their_members() -> None:

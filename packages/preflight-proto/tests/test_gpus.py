@@ -337,7 +337,7 @@ def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed",
             "No NVIDIA driver is loaded on the node",
         ),
-        ("Failed to initialize NVML: Unknown Error\n", "start the pod anew"),
+        ("Failed to initialize NVML: Unknown Error\n", "start the pod again"),
         ("Failed to initialize NVML: Insufficient Permissions\n", "NVIDIA's container toolkit"),
     ],
 )

@@ -160,7 +160,7 @@ def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     if isinstance(summary, dict):
         rows = _with_reason(name, rows, summary)
     yield from rows
-    # What a result says already is not said anew by the summary; the rest is about whom its text names, or about nobody.
+    # What a result says already is not repeated by the summary; the rest is about whom its text names, or about nobody.
     seen = {problem.text for row in rows for problem in row.problems}
     if not isinstance(summary, dict):
         return

@@ -362,7 +362,7 @@ class Agent:
 
 
 def _secret(roster: Roster, number: int) -> str:
-    """Names the rendezvous' keys, so that no stranger on its open port can guess one."""
+    """Names the rendezvous' keys, so that nobody else on its open port can guess one."""
     assert roster.token is not None
     what = f"rendezvous {roster.generation} {number}".encode()
     return hmac.digest(roster.token.encode(), what, hashlib.sha256).hex()[:32]

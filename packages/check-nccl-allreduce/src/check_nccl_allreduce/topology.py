@@ -49,7 +49,7 @@ def compared(
     files, without = _files(hellos), verdict.metadata.get("measured_gbps", "")
     if verdict.outcome == "passed":
         # Of what failed the gang this is the cause, and no node's doing.
-        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: mend or remove {files}."
+        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: correct or remove {files}."
         metadata = slow.metadata | {"without_file_gbps": without, "files": files}
         return msgspec.structs.replace(slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata), True
     if verdict.code == "LOW_BANDWIDTH":

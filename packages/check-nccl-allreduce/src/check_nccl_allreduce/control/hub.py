@@ -59,7 +59,7 @@ class Hub:
         self._pace, self._crowd, self._place = pace, crowd, place
         self._awake = Awake()
         self._room = max(STRANGERS, self._nnodes)
-        self._strangers: dict[ControlChannel, str] = {}
+        self._unauthenticated: dict[ControlChannel, str] = {}
         self._from: dict[str, dict[ControlChannel, None]] = {}
         self._turns: deque[tuple[float, bool, ControlChannel]] = deque()
         self._ranks: dict[ControlChannel, int] = {}
@@ -84,7 +84,7 @@ class Hub:
                 group.cancel_scope.cancel()
         finally:
             server.close()
-            for one in [*self._strangers, *self._ranks]:
+            for one in [*self._unauthenticated, *self._ranks]:
                 one.finish("the leader is done")
 
     def tell(self, rank: int, message: Message) -> None:
@@ -106,7 +106,7 @@ class Hub:
         half = self._pace.interval / 2
         while True:
             now = anyio.current_time()
-            for one in list(islice(self._strangers, BURST)):  # the oldest first
+            for one in list(islice(self._unauthenticated, BURST)):  # the oldest first
                 one.check(self._pace)
                 if one.why is None:
                     break
@@ -132,9 +132,9 @@ class Hub:
         same = self._from.setdefault(address, {})
         if len(same) >= STRANGERS_PER_ADDRESS:
             next(iter(same)).end("others came after it")
-        elif len(self._strangers) >= self._room:
-            next(iter(self._strangers)).end("others came after it")
-        self._strangers[channel] = address
+        elif len(self._unauthenticated) >= self._room:
+            next(iter(self._unauthenticated)).end("others came after it")
+        self._unauthenticated[channel] = address
         self._from.setdefault(address, {})[channel] = None
 
     def heard(self, channel: ControlChannel, message: Message) -> None:
@@ -165,8 +165,8 @@ class Hub:
             self._crowd.gone(rank, why)
 
     def _forget(self, channel: ControlChannel) -> None:
-        """It is no stranger any more."""
-        if (address := self._strangers.pop(channel, None)) is not None:
+        """It is authenticated from here on."""
+        if (address := self._unauthenticated.pop(channel, None)) is not None:
             same = self._from[address]
             del same[channel]
             if not same:

@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class MeasureTask(Task):
-    """The gang's own round; ``secret`` keeps strangers from guessing the rendezvous' keys."""
+    """The gang's own round; ``secret`` keeps others from guessing the rendezvous' keys."""
 
     master_addr: str
     master_port: int

@@ -176,7 +176,7 @@ _ADVICE: Final = (
     ),
     (
         r"Unknown Error",
-        "The container may not open the GPUs' devices, as after a systemd reload on the node: start the pod anew, and see NVIDIA's container "
+        "The container may not open the GPUs' devices, as after a systemd reload on the node: start the pod again, and see NVIDIA's container "
         "toolkit on cgroups; where it stays so, see the driver's log (dmesg, Xid).",
     ),
 )

@@ -188,14 +188,14 @@ _RULES: Final = (
         r"Could not open XML topology file|XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
         r"|topology file.*(?:No such file|not found)",
         "NCCL could not read its topology file",
-        "mend or remove NCCL_TOPO_FILE",
+        "correct or remove NCCL_TOPO_FILE",
     ),
     _rule(
         _E,
         "NO_SUCH_HCA",
         rf"{_NO_HCA}|NCCL_IB_HCA.*(?:not found|no match)",
         "NCCL_IB_HCA names a card that is not there",
-        "mend NCCL_IB_HCA",
+        "correct NCCL_IB_HCA",
     ),
     _rule(
         _E,
@@ -247,7 +247,7 @@ _RULES: Final = (
         # Between nodes that reach each other; a way that does not answer ends in a time-out instead, and is the peer's.
         r"Call to ibv_modify_qp failed\b.*(?:Invalid argument|No data available|No such device)",
         "a network card has no address that NCCL could connect with (its GID)",
-        "see that the card has its IP address (show_gids), and mend NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
+        "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
     ),
     # --- peer: what survivors say of somebody else
     _rule(

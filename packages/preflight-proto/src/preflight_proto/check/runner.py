@@ -150,7 +150,7 @@ class Run(Generic[S]):
     async def roster(self) -> Roster:
         """The sealed roster to join; see :meth:`.gang.Gang.sealed` for what it raises.
 
-        ``CHECK_TIMEOUT`` starts anew when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
+        ``CHECK_TIMEOUT`` starts again when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
         :meth:`roster_changed`, and then waits for a newer generation.
         """
         self.restart_deadline(self.gang.patience + GANG_MARGIN)

@@ -107,7 +107,8 @@ async def _within(path: str, origin: str) -> None:
         why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if why:
         raise Inconclusive(
-            "TOPOLOGY_FILE_UNREADABLE", f"the workload's NCCL_TOPO_FILE {origin} {why}; mend or remove NCCL_TOPO_FILE."
+            "TOPOLOGY_FILE_UNREADABLE",
+            f"the workload's NCCL_TOPO_FILE {origin} {why}; correct or remove NCCL_TOPO_FILE.",
         )
 
 
