@@ -302,6 +302,7 @@ CHECK: Final = Check(
 
 
 def main() -> NoReturn:
+    """The program: the check, or with ``record`` the recorder of real diagnostics."""
     if sys.argv[1:2] == ["record"]:
         leave(lambda: record.main(sys.argv[2:]))
     run_main(CHECK)

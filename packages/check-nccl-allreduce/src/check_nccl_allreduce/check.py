@@ -348,4 +348,5 @@ CHECK: Final = Check(
 
 
 def main() -> NoReturn:
+    """The program."""
     run_main(CHECK)

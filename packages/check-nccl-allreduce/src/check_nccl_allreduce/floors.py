@@ -69,6 +69,7 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 @cache
 def known() -> tuple[FloorRow, ...]:
+    """The rows of ``floors.toml`` for a gang's own all-reduce, in GB/s of bus bandwidth."""
     return tuple(
         FloorRow(
             tuple(row["model"]),
@@ -87,6 +88,7 @@ def known() -> tuple[FloorRow, ...]:
 
 @cache
 def rings() -> tuple[Ring, ...]:
+    """The rows of ``floors.toml`` for rings, as a share of the sum of the adapters' rates."""
     return tuple(
         Ring(
             tuple(row["model"]),

@@ -107,6 +107,7 @@ class EndpointMap:
         return tuple(sorted(rank for one in endpoints for rank in self.ranks[one]))
 
     def endpoint(self, rank: int) -> int:
+        """The number of the endpoint that a rank belongs to. Raises StopIteration where there is none."""
         return next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
 
 

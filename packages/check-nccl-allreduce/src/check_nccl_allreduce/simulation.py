@@ -53,6 +53,7 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
+        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are those that recall of blame counts."""
         blamed, named = set(verdict.blamed), set(verdict.named)
         self.gangs += 1
         self.bad += len(bad)
@@ -71,6 +72,7 @@ class Tally:
         row[:] = [row[0] + 1, row[1] + verdict.rounds, max(row[2], verdict.rounds)]
 
     def merge(self, other: Tally) -> None:
+        """Add the counts of another process."""
         for name in self.__slots__:
             if name not in {"max_rounds", "by_size"}:
                 setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -80,6 +82,7 @@ class Tally:
             mine[:] = [mine[0] + row[0], mine[1] + row[1], max(mine[2], row[2])]
 
     def figures(self) -> dict[str, Any]:
+        """The counts and shares, as the bench's file has them."""
         return {
             "gangs": self.gangs,
             "bad": self.bad,

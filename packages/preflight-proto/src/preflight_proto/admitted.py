@@ -39,6 +39,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_admitted(admitted: Admitted) -> str:
+    """The annotation's value."""
     return msgspec.json.encode(admitted).decode()
 
 

@@ -90,6 +90,7 @@ class ControlChannel(asyncio.Protocol):
             self.end(f"it took nothing for {pace.lost_after:g} s")
 
     def end(self, why: str) -> None:
+        """Abort the connection, once; ``why`` is for the log and the other members."""
         if self.why is not None:
             return
         self.why = why
@@ -107,6 +108,7 @@ class ControlChannel(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the greeting; asyncio calls this."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(0)  # pause_writing means: it has not taken all
@@ -114,6 +116,7 @@ class ControlChannel(asyncio.Protocol):
         self._owner.came(self)
 
     def data_received(self, data: bytes) -> None:
+        """Take whole frames from what has arrived; asyncio calls this."""
         self._buffer += data
         try:
             while self.why is None and self._step():
@@ -122,12 +125,15 @@ class ControlChannel(asyncio.Protocol):
             self.end(str(error))
 
     def pause_writing(self) -> None:
+        """Note since when the other side takes nothing; asyncio calls this."""
         self._blocked_at = self._awake.now()
 
     def resume_writing(self) -> None:
+        """The other side has taken everything; asyncio calls this."""
         self._blocked_at = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End; asyncio calls this."""
         self.end("its connection ended")
 
     def _step(self) -> bool:

@@ -22,8 +22,8 @@ from .pace import HeartbeatPace
 
 __all__ = ["Crowd", "Hub"]
 
-STRANGERS: Final = 256
-STRANGERS_PER_ADDRESS: Final = 8
+MAX_UNAUTHENTICATED: Final = 256
+MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 8
 """Connections that have not proven themselves yet, or as many as there are members, who may all come at once. Beyond that the oldest goes: a member needs two round trips, no more."""
 BURST: Final = 64
 """Channels that are seen to before other work has its turn."""
@@ -58,7 +58,7 @@ class Hub:
         self._nnodes, self._token, self._generation = roster.nnodes, roster.token, roster.generation
         self._pace, self._crowd, self._place = pace, crowd, place
         self._awake = Awake()
-        self._room = max(STRANGERS, self._nnodes)
+        self._room = max(MAX_UNAUTHENTICATED, self._nnodes)
         self._unauthenticated: dict[ControlChannel, str] = {}
         self._from: dict[str, dict[ControlChannel, None]] = {}
         self._turns: deque[tuple[float, bool, ControlChannel]] = deque()
@@ -128,9 +128,10 @@ class Hub:
         return ControlChannel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
 
     def came(self, channel: ControlChannel) -> None:
+        """Take a new connection in; above a bound, the oldest unauthenticated one ends."""
         address = channel.address
         same = self._from.setdefault(address, {})
-        if len(same) >= STRANGERS_PER_ADDRESS:
+        if len(same) >= MAX_UNAUTHENTICATED_PER_ADDRESS:
             next(iter(same)).end("others came after it")
         elif len(self._unauthenticated) >= self._room:
             next(iter(self._unauthenticated)).end("others came after it")
@@ -138,6 +139,7 @@ class Hub:
         self._from.setdefault(address, {})[channel] = None
 
     def heard(self, channel: ControlChannel, message: Message) -> None:
+        """A message of a member, or the first one of a connection, which must be its hello."""
         rank = self._ranks.get(channel)
         if rank is not None:
             if self.members.get(rank) is channel:
@@ -158,6 +160,7 @@ class Hub:
             self._crowd.joined(message)
 
     def over(self, channel: ControlChannel, why: str) -> None:
+        """A connection has ended; with it its member, unless that has another one."""
         self._forget(channel)
         rank = self._ranks.pop(channel, None)
         if rank is not None and self.members.get(rank) is channel:

@@ -306,6 +306,7 @@ class Leader:
         return self._round is None
 
     def joined(self, hello: Hello) -> None:
+        """A member has said hello; where a verdict is there already, it gets it."""
         self._hellos[hello.rank] = hello
         self._fled.discard(hello.rank)
         if hello.standing is not None and not self._lost_leader:
@@ -316,6 +317,7 @@ class Leader:
         self._wake()
 
     def said(self, rank: int, message: Message) -> None:
+        """A message of a member: progress, a report or an acknowledgement. Those of earlier rounds are dropped."""
         this = self._round
         match message:
             case Alive(round=number, stage=stage) if this is not None and number == this.number:
@@ -339,6 +341,7 @@ class Leader:
         self._moved(rank)
 
     def gone(self, rank: int, why: str) -> None:
+        """A member's connection has ended: lost for this round, unless it has acknowledged the verdict."""
         if rank not in self._acks:
             self._fled.add(rank)
         if self._round is None:

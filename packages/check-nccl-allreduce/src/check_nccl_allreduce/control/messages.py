@@ -307,6 +307,7 @@ _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
+    """The message as JSON, its kind under ``type``."""
     return _ENCODER.encode(message)
 
 

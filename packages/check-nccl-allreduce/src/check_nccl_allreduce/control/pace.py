@@ -23,6 +23,7 @@ class HeartbeatPace:
 
     @classmethod
     def of(cls, members: int) -> HeartbeatPace:
+        """The pace for so many ``members``."""
         return cls(max(INTERVAL, members / MEMBERS_PER_SECOND))
 
     @property

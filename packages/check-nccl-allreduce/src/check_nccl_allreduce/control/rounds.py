@@ -39,6 +39,7 @@ class LaunchRound(_Heard):
 
     @property
     def number(self) -> int:
+        """The round's number, from 1."""
         return self.start.round
 
 
@@ -92,6 +93,7 @@ class ProbeRound(_Heard):
 
     @property
     def number(self) -> int:
+        """The round's number, from 1."""
         return self.order.round
 
     def failed(self, group: tuple[int, ...]) -> bool:

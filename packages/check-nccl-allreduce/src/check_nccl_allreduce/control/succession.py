@@ -44,10 +44,12 @@ def leaders(roster: Roster) -> tuple[SuccessorAddress, ...]:
 
 
 def tries_for(pace: HeartbeatPace) -> float:
+    """Seconds in which a member tries to reach the leader that it has lost."""
     return TRIES * pace.lost_after
 
 
 def gathers_for(pace: HeartbeatPace) -> float:
+    """Seconds in which a successor waits for the other members."""
     return GATHERS * pace.lost_after
 
 

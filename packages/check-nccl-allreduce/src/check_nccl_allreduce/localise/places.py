@@ -28,6 +28,8 @@ Pair = tuple[int, int]
 
 
 class PositionSharing(Enum):
+    """Whether an endpoint shares its position (leaf, rack) with another one of the gang."""
+
     SHARED = "shared"
     ALONE = "alone"
     UNKNOWN = "unknown"

@@ -38,6 +38,7 @@ class Reference:
     bad: float
 
     def grade(self, gbps: float) -> Grade:
+        """The grade of a value in GB/s of this class of edges."""
         if gbps >= GOOD * self.gbps:
             return Grade.GOOD
         return Grade.BAD if gbps < self.bad * self.gbps else Grade.GREY

@@ -43,6 +43,7 @@ class ParentPipe:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def say(self, **what: Any) -> None:
+        """Send one line to the check; threads may call this at the same time."""
         with self._sending:
             self._socket.sendall(json.dumps(what).encode() + b"\n")
 

@@ -18,6 +18,7 @@ ORDER = "PREFLIGHT_WORKER_ORDER"
 
 
 def main() -> None:
+    """One rank of torchrun's: the gang's own round, and then probes."""
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = ParentPipe(os.environ[LINK])

@@ -65,6 +65,7 @@ class GangSettings:
     )
 
     def problems(self) -> list[str]:
+        """Problems of the values themselves, one sentence each."""
         try:
             ipaddress.ip_address(self.pod_ip)
         except ValueError:
