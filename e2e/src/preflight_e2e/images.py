@@ -185,7 +185,7 @@ class Engine:
         return self.identity(tag) is not None
 
     def identity(self, tag: str) -> str | None:
-        """The id of a local image: a base that was made anew makes new images."""
+        """The id of a local image: a base that was made again makes new images."""
         return self._inspect(tag, "{{.FromImageID}}" if self.name == "buildah" else "{{.Id}}")
 
     def digest(self, tag: str) -> str | None:
@@ -283,7 +283,7 @@ def _base(
 
 
 def _copied(recipe: Path, root: Path) -> list[Path]:
-    """The files of the repository that a recipe copies: it is made anew where one of them changes."""
+    """The files of the repository that a recipe copies: it is made again where one of them changes."""
     lines = [line.split()[1:-1] for line in recipe.read_text().splitlines() if line.startswith("COPY ")]
     places = [root / word for words in lines if not words[0].startswith("--") for word in words]
     return sorted(path for place in places for path in (_files(place) if place.is_dir() else [place]))

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from check_dcgm import candidates
 from check_dcgm.candidates import Candidates
-from check_dcgm.hostengine import Engine
+from check_dcgm.hostengine import Hostengine
 from preflight_proto.check import Completed, Gpu, Inconclusive
 
 OURS, OTHERS = "GPU-aaaa", "GPU-cccc"
@@ -65,7 +65,7 @@ class Engines:
                     out += f"| {number} | Name: H100 |\n|   | Device UUID: {uuid} |\n"
         return Completed(tuple(argv), code, out, "", timed_out=False, truncated=False, duration=0.0)
 
-    def ours(self, *addresses: str) -> Engine:
+    def ours(self, *addresses: str) -> Hostengine:
         return anyio.run(Candidates(addresses, ("dcgmi",), self.command, self.said.append).ours, [GPU])
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from check_dcgm.catalogue import canonical_test, known
-from check_dcgm.judge import Request, by_exit_status, judge
-from check_dcgm.parse import Unreadable, parse
+from check_dcgm.judge import DiagRequest, by_exit_status, judge
+from check_dcgm.parse import UnreadableDocument, parse
 from documents import fault, v3, v4
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from preflight_proto.check import NODE, Action, Outcome, Subject, Verdict
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 Tests = dict[int, list[dict[str, Any]]]
-REQUEST = Request(2, {3: A, 5: B}, "node:5555")
+REQUEST = DiagRequest(2, {3: A, 5: B}, "node:5555")
 
 
 def verdict(output: str, status: int = 0) -> Verdict:
@@ -166,7 +166,7 @@ def test_iterations_are_judged_together() -> None:
 @given(st.integers(0, 400))
 def test_half_a_document_is_unreadable(cut: int) -> None:
     whole = v4({"memory": {3: [fault()], 5: []}})
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableDocument):
         parse(whole[: min(cut, len(whole) - 1)])
 
 
@@ -174,7 +174,7 @@ def test_half_a_document_is_unreadable(cut: int) -> None:
 def test_any_output_is_parsed_or_refused(output: str) -> None:
     try:
         assert parse(output).results is not None
-    except Unreadable as error:
+    except UnreadableDocument as error:
         assert str(error)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from check_dcgm import identity
 from check_dcgm.catalogue import by_words, known
-from check_dcgm.judge import Request, by_exit_status, judge
-from check_dcgm.parse import Unreadable, parse
+from check_dcgm.judge import DiagRequest, by_exit_status, judge
+from check_dcgm.parse import UnreadableDocument, parse
 from documents import fault, v4
 from preflight_proto.check import Outcome, Verdict
 
@@ -78,7 +78,7 @@ NO_NUMBERS = (
 
 def verdict(document: dict[str, Any] | str, status: int, level: int = 1) -> Verdict:
     text = document if isinstance(document, str) else json.dumps(document, indent=1)
-    return judge(parse(text), status, Request(level, {0: GPU}, "node:5555"))
+    return judge(parse(text), status, DiagRequest(level, {0: GPU}, "node:5555"))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_real_serial_number_is_read() -> None:
 @pytest.mark.parametrize("status", [0, 205, 226])
 def test_a_document_that_is_cut_short_is_no_verdict_and_is_said_to_be_cut(status: int) -> None:
     printed = json.dumps(GB10, indent=1)[:-200]
-    with pytest.raises(Unreadable, match="is cut short or broken") as refused:
+    with pytest.raises(UnreadableDocument, match="is cut short or broken") as refused:
         parse(printed)
-    found = by_exit_status(status, Request(1, {0: GPU}, "node:5555"), str(refused.value))
+    found = by_exit_status(status, DiagRequest(1, {0: GPU}, "node:5555"), str(refused.value))
     assert (found.outcome, found.findings) == (Outcome.INCONCLUSIVE, ())
 
 

@@ -12,9 +12,9 @@ from check_dcgm import alarms, hostengine, identity, record
 from check_dcgm.anonymous import Anonymiser
 from check_dcgm.catalogue import STRESS, action_for, by_words, canonical_test, known, required
 from check_dcgm.extract import MAX_DEPTH, objects
-from check_dcgm.judge import Request, judge
+from check_dcgm.judge import DiagRequest, judge
 from check_dcgm.missing import confirmed
-from check_dcgm.parse import Problem, Unreadable, parse
+from check_dcgm.parse import DocumentProblem, UnreadableDocument, parse
 from engines import VERSIONS, Fault, document
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ A, B = "GPU-aaaa", "GPU-bbbb"
 )
 def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
     started = time.process_time()
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableDocument):
         parse(output)
     # Some milliseconds, of whole objects some hundredths of a second; a walk for each beginning takes minutes.
     assert time.process_time() - started < (0.1 if output == "{" * 300_000 else 3)
@@ -74,7 +74,7 @@ def test_a_gpus_number_is_read_however_it_is_written(raw: str, number: int) -> N
     found = judge(
         parse(output.replace(f'"entity_id": {number},', f'"entity_id": {raw},')),
         status,
-        Request(2, {3: A, 5: B}, "n:1"),
+        DiagRequest(2, {3: A, 5: B}, "n:1"),
     )
     assert (found.outcome, found.subject) == (Outcome.FAILED, A)
 
@@ -82,7 +82,9 @@ def test_a_gpus_number_is_read_however_it_is_written(raw: str, number: int) -> N
 @pytest.mark.parametrize("raw", ["0.5", '"x"', "true", "[]", "-7", "1e400"])
 def test_a_number_that_cannot_be_read_accuses_nobody_and_clears_nobody(raw: str) -> None:
     output, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)])
-    found = judge(parse(output.replace('"entity_id": 3', f'"entity_id": {raw}')), status, Request(2, {3: A, 5: B}, "n"))
+    found = judge(
+        parse(output.replace('"entity_id": 3', f'"entity_id": {raw}')), status, DiagRequest(2, {3: A, 5: B}, "n")
+    )
     assert found.outcome is Outcome.INCONCLUSIVE
 
 
@@ -141,17 +143,17 @@ def test_an_error_without_an_id_is_known_by_its_words(test: str, text: str, numb
     [
         (
             "Nvbandwidth",
-            Problem("memory copy utilization for the GPU: 2 is greater than 10%", 44),
+            DocumentProblem("memory copy utilization for the GPU: 2 is greater than 10%", 44),
             ("4.5.0", "", ""),
             "272",
         ),
-        ("Memory", Problem("", 56), ("4.5.0", "", ""), "284"),
-        ("Pcie", Problem("", 65), ("4.4.1", "580.65.06", "Tesla V100-SXM2-16GB"), "254"),
-        ("Pcie", Problem("CUDA-capable device(s) is/are busy or unavailable", 65), ("", "", ""), "224"),
+        ("Memory", DocumentProblem("", 56), ("4.5.0", "", ""), "284"),
+        ("Pcie", DocumentProblem("", 65), ("4.4.1", "580.65.06", "Tesla V100-SXM2-16GB"), "254"),
+        ("Pcie", DocumentProblem("CUDA-capable device(s) is/are busy or unavailable", 65), ("", "", ""), "224"),
     ],
 )
 def test_a_known_false_alarm_is_found_with_its_link(
-    test: str, problem: Problem, around: tuple[str, str, str], link: str
+    test: str, problem: DocumentProblem, around: tuple[str, str, str], link: str
 ) -> None:
     row = alarms.explains(test, problem, alarms.Circumstances(*around))
     assert row is not None
@@ -161,21 +163,21 @@ def test_a_known_false_alarm_is_found_with_its_link(
 @pytest.mark.parametrize(
     ("test", "problem", "around"),
     [
-        ("Nvbandwidth", Problem("memory copy utilization", 44), ("4.4.2", "", "")),  # before it began
-        ("Nvbandwidth", Problem("bandwidth too low", 30), ("4.5.0", "", "")),
-        ("Pcie", Problem("", 65), ("4.4.1", "570.1", "Tesla V100")),
-        ("Pcie", Problem("", 65), ("4.4.1", "580.1", "NVIDIA H100")),
-        ("Pcie", Problem("", 46), ("4.4.1", "580.1", "Tesla V100")),  # a narrow link is a narrow link
-        ("Memory", Problem("", 52), ("4.5.0", "", "")),
+        ("Nvbandwidth", DocumentProblem("memory copy utilization", 44), ("4.4.2", "", "")),  # before it began
+        ("Nvbandwidth", DocumentProblem("bandwidth too low", 30), ("4.5.0", "", "")),
+        ("Pcie", DocumentProblem("", 65), ("4.4.1", "570.1", "Tesla V100")),
+        ("Pcie", DocumentProblem("", 65), ("4.4.1", "580.1", "NVIDIA H100")),
+        ("Pcie", DocumentProblem("", 46), ("4.4.1", "580.1", "Tesla V100")),  # a narrow link is a narrow link
+        ("Memory", DocumentProblem("", 52), ("4.5.0", "", "")),
     ],
 )
-def test_no_real_fault_is_explained_away(test: str, problem: Problem, around: tuple[str, str, str]) -> None:
+def test_no_real_fault_is_explained_away(test: str, problem: DocumentProblem, around: tuple[str, str, str]) -> None:
     assert alarms.explains(test, problem, alarms.Circumstances(*around)) is None
 
 
 def test_memory_that_passed_without_memory_is_no_pass() -> None:
     output, status = document("4.5.0", 2, (3, 5), [Fault("memory", 3, 56, 4, 8, "no room", status="Pass")])
-    found = judge(parse(output), status, Request(2, {3: A, 5: B}, "n:1"))
+    found = judge(parse(output), status, DiagRequest(2, {3: A, 5: B}, "n:1"))
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "issues/284" in found.reason
 
@@ -244,9 +246,9 @@ def test_the_status_of_inactive_gpus_is_read() -> None:
     assert hostengine.parse_listing(table)[0] == {A: 0, B: 1}
 
 
-def engine(version: str) -> hostengine.Engine:
+def engine(version: str) -> hostengine.Hostengine:
     parts = tuple(int(part) for part in version.split("."))
-    return hostengine.Engine("dcgmi", "n:1", parts, parts, {A: 3})
+    return hostengine.Hostengine("dcgmi", "n:1", parts, parts, {A: 3})
 
 
 @pytest.mark.parametrize(("version", "offers"), [("3.3.7", False), ("3.3.8", True), ("4.0.0", True), ("4.6.0", True)])
@@ -305,7 +307,7 @@ def test_what_tells_whose_machine_it_was_is_replaced_everywhere_alike() -> None:
 def test_a_recorded_document_is_still_a_document() -> None:
     text, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)], serials={3: "16505", 5: "16506"})
     stripped = parse(Anonymiser().strip(text))
-    assert judge(stripped, status, Request(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
+    assert judge(stripped, status, DiagRequest(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
     assert not {"16505", "16506"} & set(stripped.serials.values())
 
 
@@ -341,8 +343,8 @@ def test_record_without_dcgmi_says_so(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_details_of_a_gpu_do_not_change_the_message() -> None:
     output, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)])
-    plain = Request(2, {3: A, 5: B}, "n:1")
-    rich = Request(2, {3: A, 5: B}, "n:1", details={A: Gpu(0, A, "H100", "0:1", serial="9")})
+    plain = DiagRequest(2, {3: A, 5: B}, "n:1")
+    rich = DiagRequest(2, {3: A, 5: B}, "n:1", details={A: Gpu(0, A, "H100", "0:1", serial="9")})
     one, other = (judge(parse(output), status, request).findings[0] for request in (plain, rich))
     assert one.message == other.message
     assert (other.metadata["serial"], canonical_test(other.metadata["test"])) == ("9", "Memory")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from check_dcgm.catalogue import known
-from check_dcgm.judge import Request, judge
-from check_dcgm.parse import Unreadable, parse
+from check_dcgm.judge import DiagRequest, judge
+from check_dcgm.parse import UnreadableDocument, parse
 from engines import TESTS, VERSIONS, Fault, Skip, document, runtime_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +24,8 @@ MUTATIONS = int(os.environ.get("PREFLIGHT_MUTATIONS", "1500"))
 """20,000 in a long run."""
 
 
-def request(level: int = 2) -> Request:
-    return Request(level, {3: A, 5: B}, "node:5555")
+def request(level: int = 2) -> DiagRequest:
+    return DiagRequest(level, {3: A, 5: B}, "node:5555")
 
 
 def verdict(output: str, status: int = 0, level: int = 2) -> Verdict:
@@ -262,7 +262,7 @@ def test_a_stress_test_below_its_target_is_fatal_and_for_the_eud() -> None:
 def test_tests_that_the_operator_calls_optional_may_be_skipped() -> None:
     output, status = document("4.4.2", 3, OURS, skips=[Skip("targeted_power", 3)])
     assert verdict(output, status, 3).code == "NOT_TESTED"
-    lenient = Request(3, {3: A, 5: B}, "node:5555", optional=frozenset({"TargetedPower"}))
+    lenient = DiagRequest(3, {3: A, 5: B}, "node:5555", optional=frozenset({"TargetedPower"}))
     assert judge(parse(output), status, lenient).code == "OK"
 
 
@@ -393,7 +393,7 @@ def test_mutated_documents_neither_raise_nor_pass_wrongly() -> None:
         text = _mutated(rng, document(version, 2, (FOREIGN, *OURS), faults)[0])
         try:
             found = verdict(text, rng.choice([0, 205, 226]))
-        except Unreadable:
+        except UnreadableDocument:
             continue
         if found.outcome is Outcome.PASSED:
             passed += 1

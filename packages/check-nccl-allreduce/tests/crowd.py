@@ -23,19 +23,19 @@ from typing import Any
 import anyio
 from check_nccl_allreduce import check
 from check_nccl_allreduce.control.leader import Leader
-from check_nccl_allreduce.control.member import Member
+from check_nccl_allreduce.control.member import MemberSession
 from check_nccl_allreduce.control.messages import (
     Hello,
-    Open,
+    LaunchOrder,
     Opened,
     Order,
-    Probe,
-    Result,
-    Stage,
-    Start,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+    StoreOrder,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.pace import Pace
+from check_nccl_allreduce.control.pace import HeartbeatPace
 from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Inconclusive
 from preflight_proto.check.settings import read
@@ -144,23 +144,23 @@ class Workers:
     def __init__(self, rank: int, members: int, sick: int) -> None:
         self._rank, self._members, self._sick = rank, members, sick
 
-    async def obey(self, order: Order, tell: Callable[[Stage], None]) -> Result | Opened:
-        if isinstance(order, Open):
+    async def execute(self, order: Order, tell: Callable[[RankStage], None]) -> RankReport | Opened:
+        if isinstance(order, StoreOrder):
             return Opened(order.round, 1, address(self._rank))
-        tell(Stage("connected"))
-        tell(Stage("ready"))
+        tell(RankStage("connected"))
+        tell(RankStage("ready"))
         steps = order.iterations + order.warmup
         for iteration in range(steps):
-            tell(Stage("measuring", iteration))
-            await anyio.sleep((LAUNCH if isinstance(order, Start) else PROBE) / steps)
-        slow = isinstance(order, Start) or self._sick == self._rank or self._meets(order)
+            tell(RankStage("measuring", iteration))
+            await anyio.sleep((LAUNCH if isinstance(order, LaunchOrder) else PROBE) / steps)
+        slow = isinstance(order, LaunchOrder) or self._sick == self._rank or self._meets(order)
         speed = SICK if slow and self._sick >= 0 else NORMAL
-        chance = Random(f"{order.round} {order.host if isinstance(order, Probe) else ''}")
+        chance = Random(f"{order.round} {order.host if isinstance(order, ProbeOrder) else ''}")
         speed *= math.exp(chance.gauss(0, NOISE))
         moved = order.size * 2 * (order.world - 1) / order.world
-        return Result(order.round, (moved / speed / 1e9,) * order.iterations, steps)
+        return RankReport(order.round, (moved / speed / 1e9,) * order.iterations, steps)
 
-    def _meets(self, order: Probe) -> bool:
+    def _meets(self, order: ProbeOrder) -> bool:
         """Whether the slow member is the other end: it leads, or what it says counts as well."""
         return self._sick >= 0 and order.host == address(self._sick)
 
@@ -173,10 +173,10 @@ async def follow(members: int, port: int, sick: int, patience: float) -> dict[st
 
     async def one(rank: int) -> None:
         hello = Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank}", backend="gloo", workers=1)
-        member = Member(roster(rank, members, port), hello, address(rank), lambda text: None)
+        member = MemberSession(roster(rank, members, port), hello, address(rank), lambda text: None)
         verdict: VerdictMessage | Inconclusive
         try:
-            verdict = await member.take_part(patience, Workers(rank, members, sick).obey)
+            verdict = await member.take_part(patience, Workers(rank, members, sick).execute)
         except Inconclusive as error:
             verdict = error
         ended[verdict.code] = ended.get(verdict.code, 0) + 1
@@ -217,7 +217,7 @@ def play(
     leader, crowd = json.loads(said["lead"]), json.loads(said["follow"])
     return {
         "members": members,
-        "interval_seconds": round(Pace.of(members).interval, 2),
+        "interval_seconds": round(HeartbeatPace.of(members).interval, 2),
         "load_before": round(load, 1),
         "wall_seconds": round(time.monotonic() - began, 1),
         "sick": sick,

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from check_nccl_allreduce.fabrics import Fabric, World
+from check_nccl_allreduce.fabrics import Fabric, FabricWorld
 from check_nccl_allreduce.localise import State, Verdict, table
-from check_nccl_allreduce.localise.obstacles import Rule
+from check_nccl_allreduce.localise.obstacles import ObstacleRule
 from check_nccl_allreduce.simulation import play, worlds
 
 NOT_SUSPECT = "not a suspect at the end"
 ANOTHER = "another verdict, or the cap"
-RULES = [NOT_SUSPECT, *map(str, Rule), ANOTHER]
+RULES = [NOT_SUSPECT, *map(str, ObstacleRule), ANOTHER]
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Count:
         self.alone.update(alone)
 
 
-def counted(world: World) -> Count:
+def counted(world: FabricWorld) -> Count:
     count = Count()
     for number in range(world.gangs):
         fabric = Fabric(world, number)

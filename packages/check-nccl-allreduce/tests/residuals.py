@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
-from check_nccl_allreduce.syndrome import Sample, decode
+from check_nccl_allreduce.syndrome import ResidualSample, decode
 from check_nccl_allreduce.worker import pattern
 
 Part = Callable[[int, int, int, int], float]
@@ -62,56 +62,56 @@ def elements(seed: int, count: int, size: int = 1 << 21) -> list[tuple[int, int]
     return [(i // 8, chance.randrange(size)) for i in range(count)]
 
 
-def residuals(world: int, wrong: Mapping[int, Part], where: Sequence[tuple[int, int]]) -> list[Sample]:
+def residuals(world: int, wrong: Mapping[int, Part], where: Sequence[tuple[int, int]]) -> list[ResidualSample]:
     """Of these elements, those that differ where these ranks give something else."""
     found = []
     for iteration, element in where:
         at = (iteration, element)
         residual = sum(part(world, rank, *at) - right(world, rank, *at) for rank, part in wrong.items())
         if residual:
-            found.append(Sample(iteration, element, residual))
+            found.append(ResidualSample(iteration, element, residual))
     return found
 
 
-def two_parts(world: int, seed: int) -> list[Sample]:
+def two_parts(world: int, seed: int) -> list[ResidualSample]:
     one, other = Random(seed).sample(range(world), 2)
     return residuals(world, {one: scaled(0), other: scaled(0)}, elements(seed, 48))
 
 
-def one_in_the_place_of_another(world: int, seed: int) -> list[Sample]:
+def one_in_the_place_of_another(world: int, seed: int) -> list[ResidualSample]:
     one, other = Random(seed).sample(range(world), 2)
     return residuals(world, {one: scaled(0), other: scaled(2)}, elements(seed, 48))
 
 
-def two_parts_in_turns(world: int, seed: int) -> list[Sample]:
+def two_parts_in_turns(world: int, seed: int) -> list[ResidualSample]:
     one, other = Random(seed).sample(range(world), 2)
     turns = [((one, other)[i % 2], at) for i, at in enumerate(elements(seed, 48))]
     return [found for rank, at in turns for found in residuals(world, {rank: scaled(0)}, [at])]
 
 
-def exchanged_chunks(world: int, seed: int) -> list[Sample]:
+def exchanged_chunks(world: int, seed: int) -> list[ResidualSample]:
     half = 1 << 20
     found = [(t, i, total(world, t, (i + half) % (2 * half)) - total(world, t, i)) for t, i in elements(seed, 48)]
-    return [Sample(*one) for one in found if one[2]]
+    return [ResidualSample(*one) for one in found if one[2]]
 
 
-def previous_sum(world: int, seed: int) -> list[Sample]:
+def previous_sum(world: int, seed: int) -> list[ResidualSample]:
     found = [(t, i, total(world, t - 1, i) - total(world, t, i)) for t, i in elements(seed, 48)]
-    return [Sample(*one) for one in found if one[2]]
+    return [ResidualSample(*one) for one in found if one[2]]
 
 
-def anything(world: int, seed: int) -> list[Sample]:
+def anything(world: int, seed: int) -> list[ResidualSample]:
     chance, most = Random(seed), pattern.bound(world)
-    return [Sample(t, i, chance.randint(1, most) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
+    return [ResidualSample(t, i, chance.randint(1, most) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
 
 
-def powers(world: int, seed: int) -> list[Sample]:
+def powers(world: int, seed: int) -> list[ResidualSample]:
     """The likest to a flipped bit that has nothing to do with the data."""
     chance = Random(seed)
-    return [Sample(t, i, 2 ** chance.randrange(9) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
+    return [ResidualSample(t, i, 2 ** chance.randrange(9) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
 
 
-OTHERS: list[Callable[[int, int], list[Sample]]] = [
+OTHERS: list[Callable[[int, int], list[ResidualSample]]] = [
     two_parts,
     one_in_the_place_of_another,
     two_parts_in_turns,

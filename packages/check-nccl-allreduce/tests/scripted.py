@@ -21,7 +21,7 @@ import anyio
 import anyio._backends._asyncio
 import grpclib.client  # what a check imports as it reports; here once for all of them
 from check_nccl_allreduce import check, ranks
-from check_nccl_allreduce.control.messages import Opened, Probe, Result, Stage, Start
+from check_nccl_allreduce.control.messages import LaunchOrder, Opened, ProbeOrder, RankReport, RankStage
 from preflight_proto import wire
 from preflight_proto.roster import Roster
 
@@ -31,7 +31,7 @@ NORMAL = 0.0235
 """GB/s of a healthy path."""
 NOISE, SPREAD, DIPS = 0.02, 0.015, 0.005
 
-Changed = Callable[[Stage], None]
+Changed = Callable[[RankStage], None]
 
 
 class Scripted:
@@ -61,28 +61,28 @@ class Scripted:
 
     async def run(
         self,
-        start: Start,
+        start: LaunchOrder,
         roster: Roster,
         address: str,
         count: int,
         changed: Changed,
         *,
         variables: Mapping[str, str | None],
-    ) -> Result:
+    ) -> RankReport:
         return self._result(start, f"gang {start.round}", self._share, changed)
 
-    async def probe(self, probe: Probe, roster: Roster, count: int, changed: Changed) -> Result:
+    async def probe(self, probe: ProbeOrder, roster: Roster, count: int, changed: Changed) -> RankReport:
         return self._result(probe, f"{probe.round}/{probe.index}", 1.0, changed)
 
-    def _result(self, order: Start | Probe, edge: str, share: float, changed: Changed) -> Result:
-        changed(Stage("ready"))
+    def _result(self, order: LaunchOrder | ProbeOrder, edge: str, share: float, changed: Changed) -> RankReport:
+        changed(RankStage("ready"))
         quality = math.exp(Random(f"{self._gang} {self._node}").gauss(0, SPREAD))
         common = Random(f"{self._gang} {edge}")
         value = NORMAL * share * quality * math.exp(common.gauss(0, NOISE)) * _dip(common)
         own = Random(f"{self._gang} {edge} {self._node}")
         speeds = [value * math.exp(own.gauss(0, NOISE)) * _dip(common) for _ in range(order.iterations)]
         bytes_moved = order.size * 2 * (order.world - 1) / order.world
-        return Result(
+        return RankReport(
             order.round, tuple(bytes_moved / speed / 1e9 for speed in speeds), order.iterations + order.warmup
         )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from check_nccl_allreduce import blame
-from check_nccl_allreduce.control.messages import Stage, Trouble, VerdictMessage
+from check_nccl_allreduce.control.messages import Failure, RankStage, VerdictMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_proto.check import Verdict
 from preflight_proto.check.events import events
 from worlds import HEALTHY, Answer, World, hangs, slow, spoils, took, troubled
 
-STUCK = Stage("measuring", 1)
+STUCK = RankStage("measuring", 1)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 7, 8])
@@ -168,19 +168,19 @@ def test_after_a_probe_that_hung_the_workers_are_new() -> None:
 
 
 def test_a_device_error_in_a_probe_is_its_own_nodes() -> None:
-    verdict = World(4, troubled(2, Trouble("device", "GPU_ECC", "uncorrectable"))).run()
+    verdict = World(4, troubled(2, Failure("device", "GPU_ECC", "uncorrectable"))).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "GPU_ECC", {2: "GPU_ECC"})
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("died", "failed"), ("environment", "inconclusive")])
 def test_a_members_own_trouble_accuses_nobody(kind: str, outcome: str) -> None:
-    verdict = World(4, troubled(2, Trouble(kind, "CODE", "its own"))).run()
+    verdict = World(4, troubled(2, Failure(kind, "CODE", "its own"))).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == (outcome, "CODE", {})
     assert "node-2: CODE, its own" in verdict.reason
 
 
 def test_a_worker_that_falls_silent_is_named_and_not_blamed() -> None:
-    gang = {rank: Stage("measuring", 1, silent=rank == 2) for rank in range(4)}
+    gang = {rank: RankStage("measuring", 1, silent=rank == 2) for rank in range(4)}
     verdict = World(4, slow(), gang=dict(gang)).run()
     assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "RANK_STALLED", {})
     assert "rank 2 (pod-2 on node-2)" in verdict.reason

@@ -16,9 +16,18 @@ import pytest
 from anyio.abc import SocketStream
 from check_nccl_allreduce.control import frames
 from check_nccl_allreduce.control.leader import Leader, Rounds
-from check_nccl_allreduce.control.member import Member, Work
-from check_nccl_allreduce.control.messages import Hello, Order, Result, Stage, Start, Trouble, VerdictMessage, encode
-from check_nccl_allreduce.control.pace import Pace
+from check_nccl_allreduce.control.member import MemberSession, Work
+from check_nccl_allreduce.control.messages import (
+    Failure,
+    Hello,
+    LaunchOrder,
+    Order,
+    RankReport,
+    RankStage,
+    VerdictMessage,
+    encode,
+)
+from check_nccl_allreduce.control.pace import HeartbeatPace
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
@@ -37,13 +46,13 @@ def hello(rank: int) -> Hello:
     return Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank}", backend="gloo", workers=1)
 
 
-def start(number: int = 1) -> Start:
-    return Start(number, 29500, "gloo", 4096, 1, 0, 3, 10.0)
+def start(number: int = 1) -> LaunchOrder:
+    return LaunchOrder(number, 29500, "gloo", 4096, 1, 0, 3, 10.0)
 
 
-async def sound(order: Order, changed: Callable[[Stage], None]) -> Result:
-    changed(Stage("ready"))
-    return Result(order.round, (0.1,), 1)
+async def sound(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
+    changed(RankStage("ready"))
+    return RankReport(order.round, (0.1,), 1)
 
 
 @dataclass
@@ -73,17 +82,24 @@ class Gang:
         )
 
     async def lead(
-        self, *, hello_within: float = 10.0, over_within: float = 10.0, rounds: int = 1, pace: Pace | None = None
+        self,
+        *,
+        hello_within: float = 10.0,
+        over_within: float = 10.0,
+        rounds: int = 1,
+        pace: HeartbeatPace | None = None,
     ) -> None:
-        def step(hellos: object, done: Rounds) -> Start | VerdictMessage:
+        def step(hellos: object, done: Rounds) -> LaunchOrder | VerdictMessage:
             self.rounds = done
             return start(len(done) + 1) if len(done) < rounds else PASSED
 
         leader = Leader(self.roster(0), "127.0.0.1", self.said.append, pace)
         await leader.lead(hello_within, lambda _: (over_within, over_within), step)
 
-    async def member(self, rank: int, measure: Work = sound, pace: Pace | None = None, **changes: Any) -> None:
-        one = Member(self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append, pace=pace)
+    async def member(self, rank: int, measure: Work = sound, pace: HeartbeatPace | None = None, **changes: Any) -> None:
+        one = MemberSession(
+            self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append, pace=pace
+        )
         try:
             self.verdicts[rank] = await one.take_part(self.patience, measure)
         except Inconclusive as error:
@@ -119,16 +135,16 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
     gang = Gang(size=2)
     ended = []
 
-    async def stuck_once(order: Order, changed: Callable[[Stage], None]) -> Result:
+    async def stuck_once(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
         if order.round == 1:
             try:
                 await anyio.sleep_forever()
             finally:
                 ended.append(order.round)
-        return Result(order.round, (0.1,), 1)
+        return RankReport(order.round, (0.1,), 1)
 
-    async def fails_once(order: Order, changed: Callable[[Stage], None]) -> Result:
-        return Result(order.round, trouble=Trouble("died", "RANK_DIED", "gone") if order.round == 1 else None)
+    async def fails_once(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
+        return RankReport(order.round, trouble=Failure("died", "RANK_DIED", "gone") if order.round == 1 else None)
 
     gang.run(lambda: gang.lead(rounds=2), lambda: gang.member(0, fails_once), lambda: gang.member(1, stuck_once))
     assert ended == [1]
@@ -137,9 +153,9 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
 
 
 def test_a_process_that_was_stopped_takes_nobody_for_lost() -> None:
-    gang, pace = Gang(size=3), Pace(0.2)
+    gang, pace = Gang(size=3), HeartbeatPace(0.2)
 
-    async def stops(order: Order, changed: Callable[[Stage], None]) -> Result:
+    async def stops(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
         if not gang.said.count("stopped"):
             gang.said.append("stopped")
             time.sleep(pace.lost_after + 0.5)
@@ -189,7 +205,7 @@ def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
     assert "a frame that our token did not make" in verdict.reason
 
 
-# --- strangers
+# --- unauthenticated peers
 
 Act = Callable[[SocketStream], Awaitable[None]]
 
@@ -274,7 +290,7 @@ def test_a_stranger_keeps_nobody_out_and_changes_nothing(act: Act) -> None:
             await anyio.sleep(0.01)
         await gang.member(1)
 
-    async def after_the_stranger(order: Order, changed: Callable[[Stage], None]) -> Result:
+    async def after_the_stranger(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
         await gone.wait()
         return await sound(order, changed)
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 import anyio
 from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.messages import (
-    Open,
+    Failure,
+    LaunchOrder,
     Opened,
     Order,
-    Probe,
-    Result,
-    Stage,
-    Start,
-    Trouble,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+    StoreOrder,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
+from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from test_control import PASSED, Gang, start
 
-Changed = Callable[[Stage], None]
+Changed = Callable[[RankStage], None]
 
 
 @dataclass
@@ -41,30 +41,30 @@ class ProbedGang(Gang):
         return Probes(2, self.groups, bases, worlds, "gloo", 4096, 3, 1, self.timeout / 2, self.timeout, self.fresh)
 
     async def lead_probes(self) -> None:
-        def step(hellos: object, done: Rounds) -> Start | Probes | VerdictMessage:
+        def step(hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:
             self.rounds = done
-            steps: list[Start | Probes | VerdictMessage] = [start(), self.probes(), PASSED]
+            steps: list[LaunchOrder | Probes | VerdictMessage] = [start(), self.probes(), PASSED]
             return steps[len(done)]
 
         await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(10.0, lambda _: (10.0, 10.0), step)
 
-    async def works(self, rank: int, order: Order, changed: Changed) -> Result | Opened:
+    async def works(self, rank: int, order: Order, changed: Changed) -> RankReport | Opened:
         self.seen.setdefault(rank, []).append(order)
         self.told.append((rank, order))
-        if isinstance(order, Open):
+        if isinstance(order, StoreOrder):
             return Opened(order.round, 4000 + rank, f"127.0.0.{rank + 1}")
-        changed(Stage("ready"))
-        return Result(order.round, (0.1,) * 3, 4)
+        changed(RankStage("ready"))
+        return RankReport(order.round, (0.1,) * 3, 4)
 
     def play(self, **odd: Callable[[Order, Changed], object]) -> ProbeRound:
         """Run it all; ``rank_N`` does for a probe what is given instead of answering."""
 
         async def one(rank: int) -> None:
-            async def work(order: Order, changed: Changed) -> Result | Opened:
+            async def work(order: Order, changed: Changed) -> RankReport | Opened:
                 act = odd.get(f"rank_{rank}")
-                if act is not None and isinstance(order, Probe | Open):
+                if act is not None and isinstance(order, ProbeOrder | StoreOrder):
                     answer = act(order, changed)
-                    if isinstance(answer, Result | Opened):
+                    if isinstance(answer, RankReport | Opened):
                         return answer
                     if answer != "as usual":
                         await anyio.sleep_forever()
@@ -82,7 +82,7 @@ class ProbedGang(Gang):
 def test_each_probe_meets_at_its_own_first_members_store() -> None:
     gang = ProbedGang()
     played = gang.play()
-    told = {rank: one for rank, orders in gang.seen.items() for one in orders if isinstance(one, Probe)}
+    told = {rank: one for rank, orders in gang.seen.items() for one in orders if isinstance(one, ProbeOrder)}
     assert {rank: (one.host, one.port, one.index, one.base) for rank, one in told.items()} == {
         0: ("127.0.0.1", 4000, 0, 0),
         1: ("127.0.0.1", 4000, 0, 1),
@@ -97,16 +97,16 @@ def test_all_members_of_a_round_make_new_workers_at_once_and_meet_when_all_have_
     played = gang.play()
     assert set(played.results) == set(played.opened) == {0, 1, 2, 3}
     kinds = {rank: [type(order) for order in orders] for rank, orders in gang.seen.items()}
-    assert kinds == {rank: [Start, Open, Probe] for rank in range(4)}
-    stores = {rank: order.store for rank, order in gang.told if isinstance(order, Open)}
+    assert kinds == {rank: [LaunchOrder, StoreOrder, ProbeOrder] for rank in range(4)}
+    stores = {rank: order.store for rank, order in gang.told if isinstance(order, StoreOrder)}
     assert stores == {0: True, 1: False, 2: True, 3: False}
     for group in gang.groups:
         steps = [type(order) for rank, order in gang.told if rank in group]
-        assert steps == [Start, Start, Open, Open, Probe, Probe]
+        assert steps == [LaunchOrder, LaunchOrder, StoreOrder, StoreOrder, ProbeOrder, ProbeOrder]
 
 
 def test_workers_that_cannot_be_made_end_their_probe_soon_on_whatever_side() -> None:
-    trouble = Trouble("device", "GPU_UNRESPONSIVE", "stuck")
+    trouble = Failure("device", "GPU_UNRESPONSIVE", "stuck")
     gang = ProbedGang(fresh=True)
     played = gang.play(rank_3=lambda order, changed: Opened(order.round, trouble=trouble))
     assert set(played.results) == {0, 1}
@@ -117,14 +117,14 @@ def test_the_leader_knows_how_long_the_communicator_took() -> None:
     gang = ProbedGang()
     gang.play()
     launched = gang.rounds[0]
-    assert isinstance(launched, Round)
+    assert isinstance(launched, LaunchRound)
     assert 0 < launched.ready_after < 40
 
 
 def test_a_member_of_no_probe_has_nothing_to_do() -> None:
     gang = ProbedGang(size=3, groups=((0, 2),))
     assert set(gang.play().results) == {0, 2}
-    assert [type(order) for order in gang.seen[1]] == [Start]
+    assert [type(order) for order in gang.seen[1]] == [LaunchOrder]
 
 
 def test_a_probe_that_never_gets_ready_ends_at_its_deadline_and_the_others_are_heard() -> None:
@@ -134,20 +134,22 @@ def test_a_probe_that_never_gets_ready_ends_at_its_deadline_and_the_others_are_h
 
 
 def test_a_store_that_cannot_be_opened_ends_its_probe_soon() -> None:
-    trouble = Trouble("died", "RANK_DIED", "gone")
+    trouble = Failure("died", "RANK_DIED", "gone")
     gang = ProbedGang()
     played = gang.play(rank_2=lambda order, changed: Opened(order.round, trouble=trouble))
     assert set(played.results) == {0, 1}
     assert played.opened[2].trouble == trouble
-    assert [type(order) for order in gang.seen[3]] == [Start]
+    assert [type(order) for order in gang.seen[3]] == [LaunchOrder]
 
 
 def test_trouble_on_one_side_ends_the_probe_without_the_other() -> None:
     def fails(order: Order, changed: Changed) -> object:
-        return Result(order.round, trouble=Trouble("peer", "X", "x")) if isinstance(order, Probe) else "as usual"
+        return (
+            RankReport(order.round, trouble=Failure("peer", "X", "x")) if isinstance(order, ProbeOrder) else "as usual"
+        )
 
     def stuck(order: Order, changed: Changed) -> object:
-        changed(Stage("ready"))
+        changed(RankStage("ready"))
         return None
 
     played = ProbedGang().play(rank_0=fails, rank_1=stuck)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import crowd
 import pytest
-from check_nccl_allreduce.control.pace import Pace
+from check_nccl_allreduce.control.pace import HeartbeatPace
 
 
 @pytest.mark.parametrize(("members", "interval"), [(2, 1.0), (300, 1.0), (600, 2.0), (4096, 4096 / 300)])
 def test_heartbeats_grow_apart_with_the_gang_so_that_their_number_stays(members: int, interval: float) -> None:
-    pace = Pace.of(members)
+    pace = HeartbeatPace.of(members)
     assert (pace.interval, pace.lost_after) == (interval, 5 * interval)
 
 

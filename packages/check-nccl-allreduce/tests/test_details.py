@@ -13,23 +13,23 @@ from pathlib import Path
 import msgspec
 import pytest
 from check_nccl_allreduce import localise, probing
-from check_nccl_allreduce.control.messages import Detail, Hello, Result, Stage, Start
+from check_nccl_allreduce.control.messages import Detail, Hello, LaunchOrder, RankReport, RankStage
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes
 from check_nccl_allreduce.localise import Endpoint, Phase, Probe, Role, Round
 from gangs import free_port, needs_torch
 from worlds import Answer, World, slow
 
 MIB = 1024**2
-SHAPE = probing.Map((Endpoint("node-0"), Endpoint("node-1")), ((0,), (1,)))
+SHAPE = probing.EndpointMap((Endpoint("node-0"), Endpoint("node-1")), ((0,), (1,)))
 
 
 def hellos(*workers: int) -> dict[int, Hello]:
     return {rank: Hello(rank, f"pod-{rank}", f"node-{rank}", "nccl", count) for rank, count in enumerate(workers)}
 
 
-def asked(*workers: int, shape: probing.Map = SHAPE) -> Probes:
+def asked(*workers: int, shape: probing.EndpointMap = SHAPE) -> Probes:
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED, detail=True),))
-    start = Start(1, 29500, "nccl", 10**9, 3, 1, sum(workers), 60.0)
+    start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, sum(workers), 60.0)
     probes = probing.next_probes(step, shape, hellos(*workers), start, [], left=60.0, hung=False)
     assert probes is not None
     return probes
@@ -38,7 +38,7 @@ def asked(*workers: int, shape: probing.Map = SHAPE) -> Probes:
 def within(*, hung: bool, launched: float, left: float = 80.0) -> tuple[float, float]:
     """(seconds for the communicators, seconds for the round)."""
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED),))
-    start = Start(1, 29500, "nccl", 10**9, 3, 1, 4, 60.0)
+    start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, 4, 60.0)
     probes = probing.next_probes(step, SHAPE, hellos(2, 2), start, [], left=left, hung=hung, launched=launched)
     assert probes is not None
     return probes.init, probes.timeout
@@ -58,7 +58,7 @@ def test_no_round_has_more_than_there_is() -> None:
 
 
 def played(order: Probes, *details: Detail | None) -> ProbeRound:
-    return ProbeRound(order, {rank: Result(0, (0.1,), 2, detail=one) for rank, one in enumerate(details)})
+    return ProbeRound(order, {rank: RankReport(0, (0.1,), 2, detail=one) for rank, one in enumerate(details)})
 
 
 def test_each_rail_and_direction_is_as_slow_as_its_slower_end_saw_it() -> None:
@@ -76,13 +76,13 @@ def test_where_one_end_gave_none_there_are_none() -> None:
 def test_nodes_whose_workers_have_no_counterparts_are_not_asked() -> None:
     assert asked(2, 2).detail == {0}
     assert asked(2, 1).detail == set()
-    two_pods = probing.Map(SHAPE.endpoints, ((0, 1), (2, 3)))
+    two_pods = probing.EndpointMap(SHAPE.endpoints, ((0, 1), (2, 3)))
     assert asked(1, 1, 1, 1, shape=two_pods).detail == set()
 
 
 def with_details(answer: Answer, **detail: float) -> Answer:
-    def detailed(group: tuple[int, ...]) -> dict[int, Result | Stage]:
-        given = {rank: one for rank, one in answer(group).items() if isinstance(one, Result)}
+    def detailed(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        given = {rank: one for rank, one in answer(group).items() if isinstance(one, RankReport)}
         told = Detail((), **{"there": 0.1, "back": 0.1, **detail}) if 1 in group else Detail((), 0.1, 0.1)
         return {rank: msgspec.structs.replace(one, detail=told) for rank, one in given.items()}
 
@@ -106,7 +106,7 @@ def test_without_details_the_verdict_is_the_same() -> None:
 
 def test_after_a_probe_whose_details_never_came_the_workers_are_new() -> None:
     step = Round(5, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED),))
-    start = Start(1, 29500, "nccl", MIB, 3, 1, 4, 60.0)
+    start = LaunchOrder(1, 29500, "nccl", MIB, 3, 1, 4, 60.0)
 
     def fresh(*details: Detail | None) -> bool:
         after = [played(asked(2, 2), *details)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from check_nccl_allreduce import domains
-from check_nccl_allreduce.control.messages import Hello, Start
-from check_nccl_allreduce.probing import Map
+from check_nccl_allreduce.control.messages import Hello, LaunchOrder
+from check_nccl_allreduce.probing import EndpointMap
 from gangs import Gang, needs_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
         return Hello(rank, f"pod-{rank}", node, "gloo", 1, topology={LEAF: leaf})
 
     hellos = {0: hello(0, "node-a", "one"), 1: hello(1, "node-b", "two"), 2: hello(2, "node-a", "one")}
-    shape = Map.of(hellos, Start(1, 29500, "gloo", 4096, 3, 1, 3, 10.0))
+    shape = EndpointMap.of(hellos, LaunchOrder(1, 29500, "gloo", 4096, 3, 1, 3, 10.0))
     assert [(one.name, one.domain) for one in shape.endpoints] == [("node-a", "one"), ("node-b", "two")]
     assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
 

@@ -42,7 +42,7 @@ def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monke
 
 
 def test_a_missing_gpu_is_this_members_own_verdict_and_ends_the_gang() -> None:
-    verdict = presence.verdict([presence.Missing("GPU-7", conclusive=True)], 8, ["GPU-0"])
+    verdict = presence.verdict([presence.MissingDevice("GPU-7", conclusive=True)], 8, ["GPU-0"])
 
     async def gpus() -> tuple[Gpu, ...]:
         raise Failed(verdict)

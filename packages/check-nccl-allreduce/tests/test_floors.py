@@ -9,12 +9,12 @@ GIB = 1024**3
 
 
 @pytest.mark.parametrize("row", floors.known(), ids=lambda r: f"{r.model[0]}-{r.fabric}-{r.nodes}")
-def test_every_published_healthy_figure_passes_its_floor_by_ten_percent(row: floors.Row) -> None:
+def test_every_published_healthy_figure_passes_its_floor_by_ten_percent(row: floors.FloorRow) -> None:
     assert all(healthy >= 1.1 * row.floor for healthy in row.healthy)
 
 
 @pytest.mark.parametrize("row", floors.known(), ids=lambda r: f"{r.model[0]}-{r.fabric}-{r.nodes}")
-def test_what_is_expected_is_no_more_than_what_was_seen(row: floors.Row) -> None:
+def test_what_is_expected_is_no_more_than_what_was_seen(row: floors.FloorRow) -> None:
     assert row.floor < row.expected <= min(row.healthy)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from check_nccl_allreduce.control import frames
 from check_nccl_allreduce.control.frames import Header, NotAuthentic, Opener, Sealer, Session
-from check_nccl_allreduce.control.messages import Ack, Hello, Message, Start, VerdictMessage, decode, encode
+from check_nccl_allreduce.control.messages import Ack, Hello, LaunchOrder, Message, VerdictMessage, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,7 +105,7 @@ def test_a_message_too_large_is_not_sent() -> None:
     "message",
     [
         Hello(rank=1, pod="p", node="n", backend="nccl", workers=8),
-        Start(1, 29500, "nccl", 4096, 20, 5, 16, 270.0),
+        LaunchOrder(1, 29500, "nccl", 4096, 20, 5, 16, 270.0),
         VerdictMessage("passed", "OK", "fine.", 1.5, None),
         Ack(),
     ],
@@ -121,7 +121,7 @@ def test_what_is_no_message_is_a_value_error(data: bytes) -> None:
 
 
 def test_the_largest_result_fits_a_frame() -> None:
-    from check_nccl_allreduce.control.messages import Result
+    from check_nccl_allreduce.control.messages import RankReport
 
-    result = Result(1, tuple(0.12345678901234567 + i for i in range(1000)), 1000, 1 << 40, "w" * 200)
+    result = RankReport(1, tuple(0.12345678901234567 + i for i in range(1000)), 1000, 1 << 40, "w" * 200)
     assert len(encode(result)) < frames.MAX_MESSAGE

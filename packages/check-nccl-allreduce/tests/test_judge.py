@@ -8,8 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from check_nccl_allreduce import blame, gate, judge, probing
-from check_nccl_allreduce.control.messages import Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
-from check_nccl_allreduce.control.rounds import Probes, Round
+from check_nccl_allreduce.control.messages import (
+    Failure,
+    Hello,
+    LaunchOrder,
+    Leaving,
+    RankReport,
+    RankStage,
+    VerdictMessage,
+)
+from check_nccl_allreduce.control.rounds import LaunchRound, Probes
 from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Outcome
 from preflight_proto.check.events import events
@@ -24,21 +32,21 @@ def hellos(count: int = 2, **changes: object) -> dict[int, Hello]:
     return {rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base) for rank in range(count)}  # type: ignore[arg-type]
 
 
-def start(world: int = 16, number: int = 1, backend: str = "nccl") -> Start:
-    return Start(number, 29500, backend, 4 * GIB, 3, 1, world, 100.0)
+def start(world: int = 16, number: int = 1, backend: str = "nccl") -> LaunchOrder:
+    return LaunchOrder(number, 29500, backend, 4 * GIB, 3, 1, world, 100.0)
 
 
-def at(gbps: float, world: int = 16, **changes: object) -> Result:
+def at(gbps: float, world: int = 16, **changes: object) -> RankReport:
     seconds = 4 * GIB * 2 * (world - 1) / world / gbps / 1e9
-    return msgspec.structs.replace(Result(1, (seconds,) * 3, 4), **changes)
+    return msgspec.structs.replace(RankReport(1, (seconds,) * 3, 4), **changes)
 
 
-def trouble(kind: str, code: str = "CODE") -> Result:
-    return Result(1, trouble=Trouble(kind, code, f"{kind} text"))
+def trouble(kind: str, code: str = "CODE") -> RankReport:
+    return RankReport(1, trouble=Failure(kind, code, f"{kind} text"))
 
 
-def judged(results: Mapping[int, Result], *, settings: Settings | None = None, **changes: Any) -> VerdictMessage:
-    return judge.judge(settings or Settings(), hellos(len(results), **changes), Round(start(), dict(results)))[0]
+def judged(results: Mapping[int, RankReport], *, settings: Settings | None = None, **changes: Any) -> VerdictMessage:
+    return judge.judge(settings or Settings(), hellos(len(results), **changes), LaunchRound(start(), dict(results)))[0]
 
 
 @pytest.mark.parametrize(
@@ -82,17 +90,17 @@ def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(changes: 
 
 
 def test_the_tables_floors_are_of_sums() -> None:
-    last = Round(msgspec.structs.replace(start(), op="max"), {0: at(6), 1: at(6)})
+    last = LaunchRound(msgspec.structs.replace(start(), op="max"), {0: at(6), 1: at(6)})
     verdict, _ = judge.judge(Settings(), hellos(), last)
     assert (verdict.outcome, verdict.expected) == ("passed", None)
     assert "the table's are of sums, not of max" in verdict.reason
 
 
 def test_the_log_tells_median_and_spread_by_the_slowest_rank_of_each_iteration() -> None:
-    reports = {0: Result(1, (0.10, 0.20, 0.11), 4), 1: Result(1, (0.12, 0.10, 0.10), 4)}
-    line = judge.spread(Round(start(), reports))
+    reports = {0: RankReport(1, (0.10, 0.20, 0.11), 4), 1: RankReport(1, (0.12, 0.10, 0.10), 4)}
+    line = judge.spread(LaunchRound(start(), reports))
     assert line.startswith("round 1: 3 iterations, each by its slowest rank: median 120.000 ms, 110.000 to 200.000 ms")
-    assert judge.spread(Round(start(), {0: trouble("died")})) == ""
+    assert judge.spread(LaunchRound(start(), {0: trouble("died")})) == ""
 
 
 @pytest.mark.parametrize(("threshold", "warned"), [(5.0, True), (200.0, False), (None, False)])
@@ -103,7 +111,7 @@ def test_a_threshold_of_less_than_half_the_floor_is_warned_of(threshold: float |
 
 def test_members_that_differ_have_no_floor() -> None:
     both = hellos() | {1: msgspec.structs.replace(hellos()[1], workers=4)}
-    verdict, _ = judge.judge(Settings(), both, Round(start(12), {0: at(6, 12), 1: at(6, 12)}))
+    verdict, _ = judge.judge(Settings(), both, LaunchRound(start(12), {0: at(6, 12), 1: at(6, 12)}))
     assert "the members' hardware differs" in verdict.reason
 
 
@@ -133,69 +141,71 @@ def test_errors_are_explained_in_order(kinds: tuple[str, ...], kind: str, outcom
 @pytest.mark.parametrize(
     ("other", "code", "outcome"),
     [
-        (Trouble("device", "GPU_ECC", "an uncorrectable memory error"), "GPU_ECC", "failed"),
-        (Trouble("died", "RANK_DIED", "rank 9 ended"), "RANK_DIED", "failed"),
-        (Trouble("environment", "SHM_FULL", "no shared memory"), "SHM_FULL", "inconclusive"),
-        (Trouble("launch", "RENDEZVOUS_FAILED", "torchrun ended"), "BOOTSTRAP", "inconclusive"),
-        (Trouble("class", "NCCL_SYSTEM_ERROR", "a system call failed"), "BOOTSTRAP", "inconclusive"),
-        (Trouble("peer", "NCCL_REMOTE_ERROR", "a peer ended"), "BOOTSTRAP", "inconclusive"),
+        (Failure("device", "GPU_ECC", "an uncorrectable memory error"), "GPU_ECC", "failed"),
+        (Failure("died", "RANK_DIED", "rank 9 ended"), "RANK_DIED", "failed"),
+        (Failure("environment", "SHM_FULL", "no shared memory"), "SHM_FULL", "inconclusive"),
+        (Failure("launch", "RENDEZVOUS_FAILED", "torchrun ended"), "BOOTSTRAP", "inconclusive"),
+        (Failure("class", "NCCL_SYSTEM_ERROR", "a system call failed"), "BOOTSTRAP", "inconclusive"),
+        (Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended"), "BOOTSTRAP", "inconclusive"),
     ],
 )
-def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(other: Trouble, code: str, outcome: str) -> None:
-    refused = Trouble("environment", "BOOTSTRAP", "connection refused")
-    verdict = judged({0: Result(1, trouble=refused), 1: Result(1, trouble=other)})
+def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(other: Failure, code: str, outcome: str) -> None:
+    refused = Failure("environment", "BOOTSTRAP", "connection refused")
+    verdict = judged({0: RankReport(1, trouble=refused), 1: RankReport(1, trouble=other)})
     assert (verdict.code, verdict.outcome) == (code, outcome)
 
 
 def test_a_lost_member_decides_over_what_the_survivors_say() -> None:
-    last = Round(start(), {0: trouble("peer")}, lost={1: "its connection ended"})
+    last = LaunchRound(start(), {0: trouble("peer")}, lost={1: "its connection ended"})
     verdict, again = judge.judge(Settings(), hellos(), last)
     assert (verdict.code, again) == ("MEMBER_LOST", False)
     assert "rank 1 (pod-1 on node-1): its connection ended" in verdict.reason
 
 
 def test_who_leaves_decides_over_everything() -> None:
-    last = Round(start(), {0: trouble("device")}, left={1: Leaving("PEER_FAILED", "pod-9 was evicted.")})
+    last = LaunchRound(start(), {0: trouble("device")}, left={1: Leaving("PEER_FAILED", "pod-9 was evicted.")})
     assert judge.judge(Settings(), hellos(), last)[0].reason == "pod-9 was evicted."
 
 
 @pytest.mark.parametrize(
     ("stages", "code", "words"),
     [
-        ({0: Stage("connected"), 1: Stage("launched")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not reach the rendezvous"),
-        ({0: Stage("connected"), 1: Stage("connected")}, "RENDEZVOUS_FAILED", "did not open the communicator"),
-        ({0: Stage("ready")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not launch"),
-        ({0: Stage("measuring", 4), 1: Stage("measuring", 3)}, "ALLREDUCE_STALLED", "rank 1 (pod-1 on node-1) stand(s) after iteration 3"),
-        ({0: Stage("ready"), 1: Stage("ready")}, "ALLREDUCE_STALLED", "every rank stands before the first iteration"),
+        ({0: RankStage("connected"), 1: RankStage("launched")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not reach the rendezvous"),
+        ({0: RankStage("connected"), 1: RankStage("connected")}, "RENDEZVOUS_FAILED", "did not open the communicator"),
+        ({0: RankStage("ready")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not launch"),
+        ({0: RankStage("measuring", 4), 1: RankStage("measuring", 3)}, "ALLREDUCE_STALLED", "rank 1 (pod-1 on node-1) stand(s) after iteration 3"),
+        ({0: RankStage("ready"), 1: RankStage("ready")}, "ALLREDUCE_STALLED", "every rank stands before the first iteration"),
     ],
 )  # fmt: skip
-def test_a_round_that_does_not_end_says_where_everybody_stands(stages: dict[int, Stage], code: str, words: str) -> None:
-    verdict, _ = judge.judge(Settings(), hellos(), Round(start(), stages=stages))
+def test_a_round_that_does_not_end_says_where_everybody_stands(
+    stages: dict[int, RankStage], code: str, words: str
+) -> None:
+    verdict, _ = judge.judge(Settings(), hellos(), LaunchRound(start(), stages=stages))
     assert (verdict.outcome, verdict.code) == ("inconclusive", code)
     assert words in verdict.reason
 
 
 def test_what_may_be_an_accident_is_tried_once_more_on_another_port() -> None:
-    plan = judge.Plan(Settings(), (29500, 41000), 100.0)
-    rounds = [Round(start(), {0: trouble("peer"), 1: trouble("died")})]
+    plan = judge.JudgePlan(Settings(), (29500, 41000), 100.0)
+    rounds = [LaunchRound(start(), {0: trouble("peer"), 1: trouble("died")})]
     again = judge.next_step(plan, hellos(), rounds)
-    assert isinstance(again, Start)
+    assert isinstance(again, LaunchOrder)
     assert (again.round, again.master_port) == (2, 41000)
-    rounds.append(Round(again, {0: trouble("peer"), 1: trouble("died")}))
+    rounds.append(LaunchRound(again, {0: trouble("peer"), 1: trouble("died")}))
     assert isinstance(judge.next_step(plan, hellos(), rounds), VerdictMessage)
 
 
 def test_without_time_nothing_is_tried_again() -> None:
-    plan = judge.Plan(Settings(), (29500, 41000), 100.0, may_retry=False)
-    assert isinstance(judge.next_step(plan, hellos(), [Round(start(), {0: trouble("died")})]), VerdictMessage)
+    plan = judge.JudgePlan(Settings(), (29500, 41000), 100.0, may_retry=False)
+    assert isinstance(judge.next_step(plan, hellos(), [LaunchRound(start(), {0: trouble("died")})]), VerdictMessage)
 
 
 @pytest.mark.parametrize(
     ("code", "outcome"), [("NO_GPU", "inconclusive"), ("MIG", "skipped"), ("GPU_SHARED", "skipped")]
 )
 def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(code: str, outcome: str) -> None:
-    both = hellos() | {1: msgspec.structs.replace(hellos()[1], trouble=Trouble("local", code, "no GPU can be seen"))}
-    verdict = judge.next_step(judge.Plan(Settings(), (1, 2), 9.0), both, [])
+    both = hellos() | {1: msgspec.structs.replace(hellos()[1], trouble=Failure("local", code, "no GPU can be seen"))}
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 9.0), both, [])
     assert isinstance(verdict, VerdictMessage)
     assert (verdict.outcome, verdict.code) == (outcome, code)
     assert "rank 1 (pod-1 on node-1): no GPU can be seen" in verdict.reason
@@ -203,14 +213,14 @@ def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(code: st
 
 def test_members_with_different_backends_do_not_start() -> None:
     both = hellos() | {1: msgspec.structs.replace(hellos()[1], backend="gloo")}
-    verdict = judge.next_step(judge.Plan(Settings(), (1, 2), 9.0), both, [])
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 9.0), both, [])
     assert isinstance(verdict, VerdictMessage)
     assert verdict.code == "MEMBERS_DIFFER"
 
 
 def test_a_start_counts_all_workers() -> None:
-    first = judge.next_step(judge.Plan(Settings(), (1, 2), 9.0), hellos(3), [])
-    assert isinstance(first, Start)
+    first = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 9.0), hellos(3), [])
+    assert isinstance(first, LaunchOrder)
     assert (first.world, first.size) == (24, 4 * GIB)
 
 
@@ -227,7 +237,7 @@ def test_what_a_failed_gang_raises_a_passed_one_clears(code: str) -> None:
 
 def pair_floors(*, threshold: float | None = None, **changes: Any) -> list[float | None]:
     those = hellos(**changes)
-    shape = probing.Map.of(those, start(), gate.ring_fabric(those, start()), threshold)
+    shape = probing.EndpointMap.of(those, start(), gate.ring_fabric(those, start()), threshold)
     return [one.pair_floor for one in shape.endpoints]
 
 
@@ -249,7 +259,9 @@ def test_a_floor_of_one_source_alone_fails_nobody_by_itself() -> None:
     verdict = judged(three, **p5en)
     assert (verdict.outcome, verdict.code) == ("passed", "OK")
     assert "one source alone" in verdict.reason
-    probes = judge.next_step(judge.Plan(Settings(), (1, 2), 100.0), hellos(3, **p5en), [Round(start(24), three)])
+    probes = judge.next_step(
+        judge.JudgePlan(Settings(), (1, 2), 100.0), hellos(3, **p5en), [LaunchRound(start(24), three)]
+    )
     assert isinstance(probes, Probes)  # its nodes are compared
 
 
@@ -257,7 +269,7 @@ def test_a_node_with_a_dead_port_is_held_against_what_its_peers_have() -> None:
     those = hellos(3, nic="ib 8x400")
     those[1] = msgspec.structs.replace(those[1], fabric="ib-7x400", adapters=("mlx5_3:1 is DOWN, not ACTIVE",))
     assert gate.fabric_of(those) == "ib-8x400"
-    shape = probing.Map.of(those, start(24), gate.fabric_of(those))
+    shape = probing.EndpointMap.of(those, start(24), gate.fabric_of(those))
     assert len({one.kind for one in shape.endpoints}) == 1
     assert judge.remarks(Settings(), those, start(24))[0] == (
         "warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is DOWN, not ACTIVE"
@@ -267,8 +279,8 @@ def test_a_node_with_a_dead_port_is_held_against_what_its_peers_have() -> None:
 def test_a_failed_gang_names_the_member_whose_adapter_is_down_and_blames_nobody_for_it() -> None:
     those = hellos(2, adapters=())
     those[1] = msgspec.structs.replace(those[1], adapters=("mlx5_3:1 is DOWN, not ACTIVE",))
-    wrong = Round(start(), {0: at(400), 1: trouble("class")})
-    verdict = judge.next_step(judge.Plan(Settings(), (1,), 0.1), those, [wrong])
+    wrong = LaunchRound(start(), {0: at(400), 1: trouble("class")})
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1,), 0.1), those, [wrong])
     assert isinstance(verdict, VerdictMessage)
     assert verdict.named[1].endswith("its network adapters: mlx5_3:1 is DOWN, not ACTIVE")
     assert (verdict.blamed, "mlx5_3:1" in verdict.metadata["adapters"]) == ({}, True)
@@ -303,4 +315,4 @@ def test_members_of_one_nvlink_domain_are_known_by_what_their_drivers_say() -> N
     assert gate.fabric_of(those) == "mnnvl"
     racks = {0: "6f0c.1", 1: "6f0c.1", 2: "6f0c.2", 3: "6f0c.2"}
     four = {rank: msgspec.structs.replace(hello, nvlink=racks[rank]) for rank, hello in hellos(4).items()}
-    assert [one.nvlink for one in probing.Map.of(four, start(32)).endpoints] == list(racks.values())
+    assert [one.nvlink for one in probing.EndpointMap.of(four, start(32)).endpoints] == list(racks.values())

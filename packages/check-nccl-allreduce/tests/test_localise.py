@@ -31,7 +31,7 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.simulation import Fabric, World, play
+from check_nccl_allreduce.simulation import Fabric, FabricWorld, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -356,7 +356,7 @@ def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() 
 
 
 def test_a_gang_of_4096_is_answered_in_less_time_than_a_round_takes() -> None:
-    fabric = Fabric(World("speed", 1, nodes=4096, shares=(0.1,)), 1)
+    fabric = Fabric(FabricWorld("speed", 1, nodes=4096, shares=(0.1,)), 1)
     marks = [time.process_time()]
 
     def measure(one: Round) -> Sequence[Result]:

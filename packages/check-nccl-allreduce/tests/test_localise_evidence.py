@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.fabrics import Fabric, World
+from check_nccl_allreduce.fabrics import Fabric, FabricWorld
 from check_nccl_allreduce.localise import (
     APART,
     FATAL,
@@ -233,8 +233,8 @@ def test_many_nodes_that_tell_of_a_device_fault_at_once_are_named_and_not_fatal(
     assert (verdict.named, verdict.fatal_for) == ((0, 1, 2, 3), ())
 
 
-def every() -> dict[str, World]:
-    found: dict[str, World] = {}
+def every() -> dict[str, FabricWorld]:
+    found: dict[str, FabricWorld] = {}
     for entry in worlds().values():
         found |= {one.name: one for one in (entry.values() if isinstance(entry, dict) else [entry])}
     return found
@@ -291,10 +291,10 @@ def test_the_bound_on_what_was_never_seen_is_three_over_the_number_of_gangs() ->
 
 def test_a_bad_adapter_is_slow_to_itself_and_a_bad_path_is_not() -> None:
     exact = {"noise": 0.0, "spread": 0.0, "dips": 0.0, "nodes": 12}
-    fabric = Fabric(World("exact", 1, bad=(1, 1), severity=(0.5, 0.5), **exact), 0)  # type: ignore[arg-type]
+    fabric = Fabric(FabricWorld("exact", 1, bad=(1, 1), severity=(0.5, 0.5), **exact), 0)  # type: ignore[arg-type]
     (one,) = fabric.bad
     hairpin = Round(7, Phase.HAIRPIN, (Probe((one,), Role.HAIRPIN),))
     assert fabric.measure(hairpin)[0].gbps == 200.0
-    remote = Fabric(World("exact", 1, fault="remote", **exact), 0)  # type: ignore[arg-type]
+    remote = Fabric(FabricWorld("exact", 1, fault="remote", **exact), 0)  # type: ignore[arg-type]
     (far,) = remote.faults[0].touched
     assert remote.measure(Round(7, Phase.HAIRPIN, (Probe((far,), Role.HAIRPIN),)))[0].gbps == 400.0

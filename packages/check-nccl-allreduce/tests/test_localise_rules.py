@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.fabrics import Fabric, World
+from check_nccl_allreduce.fabrics import Fabric, FabricWorld
 from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
@@ -22,7 +22,7 @@ from check_nccl_allreduce.localise import (
     table,
 )
 from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.localise.obstacles import Rule
+from check_nccl_allreduce.localise.obstacles import ObstacleRule
 from check_nccl_allreduce.localise.silence import halved
 from check_nccl_allreduce.simulation import play, simulate, worlds
 
@@ -36,7 +36,7 @@ def ok(share: float = 1.0, latency: float = 0.0) -> Result:
     return Result(Status.OK, 100.0 * share, latency=latency)
 
 
-def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> World:
+def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> FabricWorld:
     members = worlds()[group]
     assert isinstance(members, dict)
     return replace(members[key], gangs=gangs)
@@ -145,8 +145,8 @@ def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_b
     assert set(verdict.blamed) <= set(fabric.bad)
 
 
-@pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (Rule.LOCAL,))])
-def test_the_rules_between_a_suspect_and_blame_are_told(to_itself: float, rules: tuple[Rule, ...]) -> None:
+@pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (ObstacleRule.LOCAL,))])
+def test_the_rules_between_a_suspect_and_blame_are_told(to_itself: float, rules: tuple[ObstacleRule, ...]) -> None:
     def measure(one: Round) -> list[Result]:
         return [ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5) for p in one.probes]
 

@@ -22,7 +22,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.probing import LONGER, Map, last_start
+from check_nccl_allreduce.probing import LONGER, EndpointMap, last_start
 
 NORMAL, SECONDS = 100.0, 5.0
 HAIRPIN = 50.0
@@ -116,6 +116,6 @@ def test_a_gang_that_is_not_below_its_floor_has_nobody_blamed() -> None:
 @pytest.mark.parametrize(("ends", "rounds"), [(2, 3), (3, 6)])
 def test_a_second_look_waits_as_long_as_there_is_time_for_the_rounds_that_can_follow(ends: int, rounds: int) -> None:
     """Two endpoints have three rounds more after their first hairpins, never six."""
-    shape = Map(tuple(Endpoint(str(one)) for one in range(ends)), tuple((one,) for one in range(ends)))
+    shape = EndpointMap(tuple(Endpoint(str(one)) for one in range(ends)), tuple((one,) for one in range(ends)))
     first = ProbeRound(Probes(2, (), {}, (), "nccl", 1, 1, 1, 1.0, 1.0, fresh=False), took=4.0)
     assert last_start(shape, [first], 10.0, 100.0) == pytest.approx(110.0 - rounds * LONGER * 4.0)

@@ -82,7 +82,7 @@ def test_what_is_reported_of_a_wrong_sum_is_bounded_spread_over_it_and_tells_who
         assert len(found) == measure.SAMPLES_AT_ONCE
         assert found[0][0] < length / 8
         assert found[-1][0] > length * 7 / 8
-        samples += [syndrome.Sample(iteration, *one) for one in found]
+        samples += [syndrome.ResidualSample(iteration, *one) for one in found]
     told = syndrome.decode(4, samples)
     assert told is not None
     assert (told.rank, told.what) == (3, "counted twice")

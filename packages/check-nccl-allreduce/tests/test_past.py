@@ -20,7 +20,7 @@ from check_nccl_allreduce.localise import (
     Usual,
     Zone,
 )
-from check_nccl_allreduce.simulation import World, play, simulate
+from check_nccl_allreduce.simulation import FabricWorld, play, simulate
 from preflight_proto.history import digest
 
 NODES, BAD = 12, 5
@@ -178,7 +178,7 @@ def test_who_is_slow_by_its_path_alone_is_not_sick() -> None:
 
 
 def test_a_flapping_node_is_named_in_its_second_gang_if_not_in_the_first() -> None:
-    world = World("flapping again", 40, most=48, bad=(1, 1), flap=0.5, before=1)
+    world = FabricWorld("flapping again", 40, most=48, bad=(1, 1), flap=0.5, before=1)
     tally = simulate([world])[world.name]
     assert tally.bad_named >= 0.8 * tally.bad
     assert tally.healthy_blamed == 0
@@ -187,6 +187,6 @@ def test_a_flapping_node_is_named_in_its_second_gang_if_not_in_the_first() -> No
 @pytest.mark.parametrize("fault", ["card", "lone", "uplink", "line", "busy"])
 @pytest.mark.parametrize("hairpins", [True, False])
 def test_a_healthy_node_behind_a_path_that_is_bad_each_time_is_never_blamed(fault: str, hairpins: bool) -> None:
-    world = World(f"{fault} {hairpins} each time", 8, most=48, fault=fault, before=2, rounds=8, least_leaves=2)
+    world = FabricWorld(f"{fault} {hairpins} each time", 8, most=48, fault=fault, before=2, rounds=8, least_leaves=2)
     tally = simulate([replace(world, hairpins=hairpins)])[world.name]
     assert tally.healthy_blamed == 0

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import trees
 from check_nccl_allreduce import equipment, gate, judge, localise, nics, ports, probing, ranks, sysfs
-from check_nccl_allreduce.control.messages import Hello, Result, Stage, VerdictMessage, decode, encode
-from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, VerdictMessage, decode, encode
+from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
 from check_nccl_allreduce.simulation import play
@@ -160,11 +160,11 @@ def test_what_grew_is_the_difference_and_a_reset_is_nothing() -> None:
 
 def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
     grew = PortErrors("a", "symbol_error", 30, 5.0)
-    both = {0: Result(1, watched=5.0, errors=(grew,)), 1: Result(1, watched=4.0, errors=(grew,))}
-    quiet = {0: Result(2, watched=5.0), 1: Result(2, watched=5.0)}
+    both = {0: RankReport(1, watched=5.0, errors=(grew,)), 1: RankReport(1, watched=4.0, errors=(grew,))}
+    quiet = {0: RankReport(2, watched=5.0), 1: RankReport(2, watched=5.0)}
     found = equipment.errors((0, 1), [both, quiet])
     assert found == ports.Local((), (PortErrors("a", "symbol_error", 30, 10.0, 1),), counted=True)
-    assert equipment.errors((0, 1), [{0: Result(1)}]) == ports.UNKNOWN
+    assert equipment.errors((0, 1), [{0: RankReport(1)}]) == ports.UNKNOWN
 
 
 @given(
@@ -197,7 +197,7 @@ def fleet(size: int = 8, **odd: Any) -> dict[int, Hello]:
 
 def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_port_is_named() -> None:
     those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
-    shape = probing.Map.of(those, start(64))
+    shape = probing.EndpointMap.of(those, start(64))
     assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
     [lost] = shape.endpoints[1].local.faults
     assert lost.told == (
@@ -212,7 +212,7 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
     left: int, blamed: tuple[int, ...]
 ) -> None:
     those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
-    state = localise.State(probing.Map.of(those, start(64)).endpoints, 7).after_gang(localise.Zone.BELOW, 40.0)
+    state = localise.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(localise.Zone.BELOW, 40.0)
 
     def measure(one: localise.Round) -> list[localise.Result]:
         shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
@@ -228,15 +228,15 @@ def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events
     those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
     [warning] = [line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")]
     assert warning.startswith("warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel")
-    broken = Round(start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those})
-    verdict = judge.next_step(judge.Plan(Settings(), (1,), 0.1), those, [broken])
+    broken = LaunchRound(start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those})
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1,), 0.1), those, [broken])
     assert isinstance(verdict, VerdictMessage)
     assert "mlx5_3:1 is not listed" in verdict.named[1]
 
 
 def test_a_node_all_of_whose_ports_are_down_is_of_its_kind() -> None:
     down = tuple(PortFault(name, "state", "is DOWN", "not ACTIVE") for name in NAMES)
-    shape = probing.Map.of(fleet(nic="", fabric="", ports=down, listed=NAMES), start(64))
+    shape = probing.EndpointMap.of(fleet(nic="", fabric="", ports=down, listed=NAMES), start(64))
     assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
     assert shape.endpoints[1].local.faults == down
 
@@ -254,7 +254,7 @@ def test_a_node_all_of_whose_ports_are_down_is_of_its_kind() -> None:
     ],
 )
 def test_other_nodes_are_not_compared_with_the_fleet(odd: dict[str, Any]) -> None:
-    shape = probing.Map.of(fleet(**odd), start(64))
+    shape = probing.EndpointMap.of(fleet(**odd), start(64))
     assert shape.endpoints[1].nic == odd["nic"]
     assert shape.endpoints[1].local.faults == ()
 
@@ -262,7 +262,7 @@ def test_other_nodes_are_not_compared_with_the_fleet(odd: dict[str, Any]) -> Non
 def test_where_many_nodes_lack_a_port_there_are_two_sorts_of_nodes() -> None:
     those = hellos(8, nic="ib 8x400", listed=NAMES)
     few = {rank: msgspec.structs.replace(those[rank], nic="ib 7x400", listed=NAMES[:7]) for rank in range(3)}
-    assert len({one.nic for one in probing.Map.of(those | few, start(64)).endpoints}) == 2
+    assert len({one.nic for one in probing.EndpointMap.of(those | few, start(64)).endpoints}) == 2
 
 
 def test_messages_without_ports_are_read_and_what_is_new_is_skipped() -> None:
@@ -271,14 +271,14 @@ def test_messages_without_ports_are_read_and_what_is_new_is_skipped() -> None:
     hello = decode(msgspec.json.encode(old | {"from_the_future": 1}))
     assert isinstance(hello, Hello)
     assert (hello.ports, hello.listed) == ((), ())
-    report = msgspec.json.decode(encode(Result(1)))
+    report = msgspec.json.decode(encode(RankReport(1)))
     del report["errors"], report["watched"]
-    assert decode(msgspec.json.encode(report)) == Result(1)
+    assert decode(msgspec.json.encode(report)) == RankReport(1)
 
 
 def test_a_hostile_members_words_are_bounded_and_printable() -> None:
     shouts = tuple(PortFault("\x1b[2J" + "x" * 9000, "state", "\n", "y" * 9000) for _ in range(99))
-    faults = probing.Map.of(fleet(ports=shouts), start(64)).endpoints[1].local.faults
+    faults = probing.EndpointMap.of(fleet(ports=shouts), start(64)).endpoints[1].local.faults
     assert len(faults) <= ports.MOST
     assert all(one.told.isprintable() and len(one.told) <= 3 * ports.TEXT + 4 for one in faults)
 
@@ -309,18 +309,18 @@ class Folders(World):
             )
         return found
 
-    def _measured(self, group: tuple[int, ...]) -> dict[int, Result | Stage]:
+    def _measured(self, group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
         return {rank: self._report(rank, took(HEALTHY * (3 if self.slow in group else 1))) for rank in group}
 
-    def _report(self, rank: int, result: Result) -> Result:
+    def _report(self, rank: int, result: RankReport) -> RankReport:
         folder = self.folder(rank)
 
-        async def moved() -> Result:
+        async def moved() -> RankReport:
             file = folder / "sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error"
             file.write_text(str(int(file.read_text()) + self.sick.get(rank, 0)))
             return result
 
-        async def watched() -> Result:
+        async def watched() -> RankReport:
             member = ranks.Ranks({}, "127.0.0.1", self.said.append, sysfs.Counters(self.adapters(rank).watched, folder))
             return await member._watched(moved())
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import anyio
 import pytest
-from check_nccl_allreduce import launch, ranks, troubles
-from check_nccl_allreduce.control.messages import Result, Trouble
+from check_nccl_allreduce import failures, launch, ranks
+from check_nccl_allreduce.control.messages import Failure, RankReport
 from gangs import needs_torch
 from preflight_proto.check import Gpu
 from test_control import Gang
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "H100", f"0000:0{i}:00.0") for i in range(2))
-SAID = Result(1, trouble=Trouble("peer", "NCCL_REMOTE_ERROR", "a peer ended"))
+SAID = RankReport(1, trouble=Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended"))
 
 
-def explained(result: Result, lost: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Result:
+def explained(result: RankReport, lost: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> RankReport:
     async def nvml(gpus: Sequence[Gpu]) -> dict[str, str]:
         return lost
 
-    async def explain() -> Result:
+    async def explain() -> RankReport:
         one = ranks.Ranks({}, "127.0.0.1", print)
         one.join(Gang().roster(0), 2, {}, GPUS)
         return await one._explained(result)
@@ -35,7 +35,7 @@ def explained(result: Result, lost: dict[str, str], monkeypatch: pytest.MonkeyPa
 
 def test_a_gpu_that_the_driver_has_lost_explains_whatever_its_ranks_said(monkeypatch: pytest.MonkeyPatch) -> None:
     trouble = explained(SAID, {"GPU-1": "GPU is lost"}, monkeypatch).trouble
-    assert trouble == Trouble("device", "GPU_LOST", "the driver has lost GPU-1: GPU is lost")
+    assert trouble == Failure("device", "GPU_LOST", "the driver has lost GPU-1: GPU is lost")
 
 
 def test_where_no_gpu_is_lost_the_ranks_words_stand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,21 +43,21 @@ def test_where_no_gpu_is_lost_the_ranks_words_stand(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_result_is_a_result_whatever_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = Result(1, (0.1,), 1)
+    good = RankReport(1, (0.1,), 1)
     assert explained(good, {"GPU-1": "GPU is lost"}, monkeypatch) == good
 
 
-def stuck(silent: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, asleep: bool = True) -> Trouble | None:
+def stuck(silent: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, asleep: bool = True) -> Failure | None:
     """What a member says of killed workers that are not gone."""
 
     async def nvml(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
         return silent
 
-    async def tell() -> Trouble | None:
+    async def tell() -> Failure | None:
         one = ranks.Ranks({}, "127.0.0.1", print)
         one.join(Gang().roster(0), 2, {}, GPUS)
         one._agent = SimpleNamespace(asleep=asleep)  # type: ignore[assignment]
-        return await one._told(troubles.stuck(asleep=asleep))
+        return await one._told(failures.stuck(asleep=asleep))
 
     monkeypatch.setattr("preflight_proto.check.alive.silent", nvml)
     return anyio.run(tell)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from check_nccl_allreduce.localise import Kind, Phase, Probe, Role, Round, State, Status, Zone
-from check_nccl_allreduce.simulation import Fabric, World, play, simulate, worlds
+from check_nccl_allreduce.simulation import Fabric, FabricWorld, play, simulate, worlds
 
 
 def test_figures_do_not_depend_on_how_many_processes_share_the_gangs() -> None:
-    world = World("shared", 60, nodes=12)
+    world = FabricWorld("shared", 60, nodes=12)
     alone, shared = (simulate([world], jobs)["shared"].figures() for jobs in (1, 2))
     assert {k: v for k, v in alone.items() if k != "seconds"} == {k: v for k, v in shared.items() if k != "seconds"}
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 64])
 def test_in_a_small_gang_the_one_slow_node_is_blamed_and_no_healthy_one(size: int) -> None:
-    tally = simulate([World(f"N={size}", 300, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))])[f"N={size}"]
+    tally = simulate([FabricWorld(f"N={size}", 300, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))])[f"N={size}"]
     assert tally.healthy_blamed == 0
     assert tally.judged >= 280  # the others stand alone behind their switch
     assert tally.bad_blamed >= 0.97 * tally.judged
@@ -30,7 +30,7 @@ def test_in_a_small_gang_the_one_slow_node_is_blamed_and_no_healthy_one(size: in
 @pytest.mark.parametrize("fault", ["uplink", "leaf", "oversubscription", "link"])
 @pytest.mark.parametrize("labels", [True, False])
 def test_what_nodes_share_is_no_nodes_fault(fault: str, labels: bool) -> None:
-    world = World(
+    world = FabricWorld(
         f"{fault} {labels}",
         60,
         fault=fault,
@@ -43,7 +43,7 @@ def test_what_nodes_share_is_no_nodes_fault(fault: str, labels: bool) -> None:
 
 
 def test_a_slow_node_slows_every_probe_that_it_is_in() -> None:
-    fabric = Fabric(World("exact", 1, nodes=10, shares=(0.1,), noise=0, spread=0, dips=0, severity=(0.5, 0.5)), 0)
+    fabric = Fabric(FabricWorld("exact", 1, nodes=10, shares=(0.1,), noise=0, spread=0, dips=0, severity=(0.5, 0.5)), 0)
     (bad,) = fabric.bad
     other = (bad + 1) % 10
     probes = tuple(Probe(tuple(sorted(p)), Role.MATCH) for p in ((bad, other), ((bad + 2) % 10, (bad + 3) % 10)))
@@ -52,13 +52,13 @@ def test_a_slow_node_slows_every_probe_that_it_is_in() -> None:
 
 
 def test_a_gang_must_have_been_judged_before_it_is_played() -> None:
-    fabric = Fabric(World("ungated", 1, nodes=4), 0)
+    fabric = Fabric(FabricWorld("ungated", 1, nodes=4), 0)
     with pytest.raises(ValueError, match="judged by the gate"):
         play(State(fabric.state.endpoints, 1), fabric.measure)
 
 
 def test_hanging_nodes_are_found_by_their_hangs() -> None:
-    fabric = Fabric(World("hang", 1, nodes=20, shares=(0.1,), symptom=Status.HANG), 3)
+    fabric = Fabric(FabricWorld("hang", 1, nodes=20, shares=(0.1,), symptom=Status.HANG), 3)
     verdict, _ = play(State(fabric.state.endpoints, 1).after_gang(Zone.HANG), fabric.measure)
     assert (verdict.kind, set(verdict.blamed)) == (Kind.NODE, set(fabric.bad))
 

@@ -12,33 +12,33 @@ import msgspec
 import pytest
 from check_nccl_allreduce.control.frames import HEADER_SIZE, Header, NotAuthentic, Opener, Sealer, Session
 from check_nccl_allreduce.control.leader import Leader, Rounds
-from check_nccl_allreduce.control.member import Member, Work
+from check_nccl_allreduce.control.member import MemberSession, Work
 from check_nccl_allreduce.control.messages import (
+    Failure,
     Hello,
-    Open,
+    LaunchOrder,
     Opened,
     Order,
-    Probe,
-    Result,
-    Stage,
+    ProbeOrder,
+    RankReport,
+    RankStage,
     Standing,
-    Start,
-    Trouble,
+    StoreOrder,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.pace import Pace
+from check_nccl_allreduce.control.pace import HeartbeatPace
 from check_nccl_allreduce.control.rounds import Probes
 from check_nccl_allreduce.control.succession import concluded
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 from test_control import PASSED, Gang, hello, sound, start
 
-PACE = Pace(0.3)
-Changed = Callable[[Stage], None]
+PACE = HeartbeatPace(0.3)
+Changed = Callable[[RankStage], None]
 
 
-async def stuck(order: Order, changed: Changed) -> Result:
-    changed(Stage("ready"))
+async def stuck(order: Order, changed: Changed) -> RankReport:
+    changed(RankStage("ready"))
     await anyio.sleep_forever()
     raise AssertionError
 
@@ -59,12 +59,12 @@ class Line(Gang):
         all_but_first = tuple((one, f"127.0.0.{one + 1}") for one in range(1, self.size))
         return msgspec.structs.replace(super().roster(rank, token, generation), successors=all_but_first)
 
-    def step(self, hellos: object, done: Rounds) -> Start | Probes | VerdictMessage:
+    def step(self, hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:
         self.rounds = done
         probes = Probes(
             2, ((0, 1), (2, 3)), {0: 0, 1: 1, 2: 0, 3: 1}, (2, 2), "gloo", 4096, 3, 1, 9.0, 18.0, fresh=False
         )
-        steps: list[Start | Probes] = [start(), *([probes] if self.probing else [])]
+        steps: list[LaunchOrder | Probes] = [start(), *([probes] if self.probing else [])]
         return steps[len(done)] if len(done) < len(steps) else PASSED
 
     async def lead_from(self, place: int) -> None:
@@ -80,7 +80,7 @@ class Line(Gang):
             async with anyio.create_task_group() as group:
                 if rank == 0:
                     group.start_soon(self.lead_from, 0)
-                one = Member(
+                one = MemberSession(
                     self.roster(rank),
                     hello(rank),
                     f"127.0.0.{rank + 1}",
@@ -139,20 +139,20 @@ def test_a_leader_that_is_lost_while_the_ranks_reduce_is_named_by_its_successor_
 def test_a_leader_that_is_lost_in_localisation_is_named_too() -> None:
     gang = Line(probing=True)
 
-    async def work(order: Order, changed: Changed) -> Result | Opened:
-        if isinstance(order, Open):
+    async def work(order: Order, changed: Changed) -> RankReport | Opened:
+        if isinstance(order, StoreOrder):
             return Opened(order.round, 4000, "127.0.0.1")
-        return await (stuck if isinstance(order, Probe) else sound)(order, changed)
+        return await (stuck if isinstance(order, ProbeOrder) else sound)(order, changed)
 
     gang.play(work, when(gang, lambda: len(gang.rounds) == 2 and all_ready(gang)(), 0))
     assert "pairs were measured (round 2)" in gang.agreed(1, 2, 3).reason
 
 
 def test_what_the_others_workers_said_is_told() -> None:
-    def of(rank: int, trouble: Trouble | None) -> Hello:
+    def of(rank: int, trouble: Failure | None) -> Hello:
         return msgspec.structs.replace(hello(rank), standing=Standing("the leader, rank 0", 2, True, True, trouble))
 
-    broke = Trouble("peer", "NCCL_REMOTE", "the connection to rank 0 broke")
+    broke = Failure("peer", "NCCL_REMOTE", "the connection to rank 0 broke")
     hellos = {1: of(1, None), 2: of(2, broke)}
     reason = concluded("the leader, rank 0", 4, 1, hellos).reason
     assert "ended the run for the 2 members that are there; rank 3 did not come either" in reason

@@ -10,9 +10,9 @@ import pytest
 from anyio.abc import SocketStream
 from check_nccl_allreduce import blame, lines, syndrome
 from check_nccl_allreduce.control.frames import MAX_MESSAGE
-from check_nccl_allreduce.control.messages import Hello, Residuals, Result, Stage, encode
-from check_nccl_allreduce.lines import Line, Worker
-from check_nccl_allreduce.syndrome import Sample, decode
+from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, Residuals, encode
+from check_nccl_allreduce.lines import Worker, WorkerLine
+from check_nccl_allreduce.syndrome import ResidualSample, decode
 from check_nccl_allreduce.worker import pattern
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -90,7 +90,7 @@ def test_an_addend_that_has_nothing_to_do_with_the_data_accuses_nobody(world: in
 @settings(max_examples=150, deadline=None)
 @given(worlds, seeds, st.sampled_from(OTHERS), st.integers(6, 48))
 def test_what_no_single_rank_did_accuses_nobody(
-    world: int, seed: int, wrong: Callable[[int, int], list[Sample]], count: int
+    world: int, seed: int, wrong: Callable[[int, int], list[ResidualSample]], count: int
 ) -> None:
     samples = wrong(world, seed)
     assume(samples)
@@ -105,14 +105,14 @@ def test_a_rank_that_loses_what_reaches_it_in_a_ring_gets_nobody_else_accused(wo
         start = element * world // size  # of this chunk's way round the ring, which ends with the rank before it
         before = range(start, start + (loses - start) % world)
         if lost := sum(right(world, rank % world, iteration, element) for rank in before):
-            samples.append(Sample(iteration, element, -lost))
+            samples.append(ResidualSample(iteration, element, -lost))
     assert len(samples) > 20
     assert decode(world, samples) is None
 
 
 def test_what_is_no_exact_number_accuses_nobody() -> None:
     samples = residuals(8, {3: scaled(2)}, elements(1, 48))
-    assert decode(8, [*samples, Sample(7, 1, 0.0)]) is None
+    assert decode(8, [*samples, ResidualSample(7, 1, 0.0)]) is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_who_holds_the_wrong_copy_tells_where_it_went_wrong(ranks: list[int], sa
 # --- in the gang
 
 
-def reported(rank: int, holders: list[int], *, world: int = 4) -> dict[int, Result]:
+def reported(rank: int, holders: list[int], *, world: int = 4) -> dict[int, RankReport]:
     """Members of one worker each, of which these hold a sum in which ``rank``'s part is wrong."""
     samples = tuple((*one,) for one in residuals(world, {rank: scaled(2)}, elements(1, 48)))
     return {
@@ -180,7 +180,7 @@ def test_pairs_that_find_another_node_are_not_overruled_by_the_sum() -> None:
 
 
 def test_a_node_that_is_right_to_itself_is_not_blamed_by_pairs_and_the_sum() -> None:
-    def answer(group: tuple[int, ...]) -> dict[int, Result | Stage]:
+    def answer(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
         return {rank: took(HEALTHY, wrong=int(2 in group and len(group) > 1)) for rank in group}
 
     verdict = World(4, answer, gang=dict(reported(2, [0, 1, 2, 3]))).run()
@@ -205,16 +205,20 @@ def test_copies_that_differ_accuse_nobody() -> None:
 def test_workers_with_the_same_wrong_sum_report_it_once_and_the_largest_report_fits_a_message() -> None:
     samples = tuple((i, (1 << 30) - 1 - i, -12345.0 - i / 1024) for i in range(48))
     stream = cast("SocketStream", None)
-    same = [Worker(rank, rank, stream, 0.0, done=Line(samples=samples, gpu=f"GPU-{rank}")) for rank in (1, 0)]
+    same = [Worker(rank, rank, stream, 0.0, done=WorkerLine(samples=samples, gpu=f"GPU-{rank}")) for rank in (1, 0)]
     (one,) = lines.residuals(same)
     assert (one.ranks, one.gpus, one.samples) == ((0, 1), ("GPU-0", "GPU-1"), samples)
     each = [
         Worker(
-            rank, rank, stream, 0.0, done=Line(samples=((rank, *samples[0][1:]), *samples[1:]), gpu="GPU-" + 36 * "f")
+            rank,
+            rank,
+            stream,
+            0.0,
+            done=WorkerLine(samples=((rank, *samples[0][1:]), *samples[1:]), gpu="GPU-" + 36 * "f"),
         )
         for rank in range(16)
     ]
-    report = Result(1, (1.5,) * 20, 25, 1 << 30, "somewhere", residuals=lines.residuals(each))
+    report = RankReport(1, (1.5,) * 20, 25, 1 << 30, "somewhere", residuals=lines.residuals(each))
     assert len(report.residuals) == 16
     assert len(encode(report)) < MAX_MESSAGE / 2
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 from check_nccl_allreduce import blame
-from check_nccl_allreduce.control.messages import Result, Stage, Start, Trouble
-from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.control.messages import Failure, LaunchOrder, RankReport, RankStage
+from check_nccl_allreduce.control.rounds import LaunchRound
 from preflight_proto.check.events import events
 from worlds import HEALTHY, Answer, World, slow, took
 
 MINE = "/mine.xml, the workload's NCCL_TOPO_FILE"
 MAPPED = "/opt/nvsentinel/nccl-topologies/azure-ndv5.xml for the instance type Standard_ND96isr_H100_v5"
-STUCK = Stage("measuring", 1)
+STUCK = RankStage("measuring", 1)
 
 
-def world(answer: Answer, bare: Result | Stage, *having: int, file: str = MINE, spare: float = 60.0) -> World:
+def world(answer: Answer, bare: RankReport | RankStage, *having: int, file: str = MINE, spare: float = 60.0) -> World:
     """Four nodes, slow with a topology file; ``bare``: what each reports without, ``having``: who has one (none: all)."""
     files = dict.fromkeys(having or range(4), file)
     return World(4, answer, files=files, bare=dict.fromkeys(range(4), bare), spare=spare)
@@ -36,7 +36,7 @@ def test_the_verdict_names_file_and_members_both_bandwidths_and_what_to_do() -> 
     verdict = world(slow(), took(HEALTHY), 1, 3).run()
     assert verdict.reason.startswith("0.00629 GB/s bus bandwidth is 58 % below the floor of 0.015 GB/s")
     assert verdict.reason.endswith(
-        "but 0.0315 without NCCL's topology file; the nodes are healthy: mend or remove /mine.xml, the workload's NCCL_TOPO_FILE"
+        "but 0.0315 without NCCL's topology file; the nodes are healthy: correct or remove /mine.xml, the workload's NCCL_TOPO_FILE"
         " (rank 1 (pod-1 on node-1), rank 3 (pod-3 on node-3))."
     )
     assert verdict.measured == 0.00629
@@ -54,7 +54,7 @@ def test_every_members_event_is_not_fatal_and_asks_for_nothing() -> None:
 def test_a_file_of_the_operators_mapping_counts_as_a_workloads_own() -> None:
     verdict = healthy(file=MAPPED).run()
     assert verdict.code == "TOPOLOGY_FILE"
-    assert f"mend or remove {MAPPED} (every member)." in verdict.reason
+    assert f"correct or remove {MAPPED} (every member)." in verdict.reason
 
 
 def test_different_files_are_all_named_with_their_members() -> None:
@@ -111,8 +111,10 @@ def test_a_launch_without_the_file_has_the_seconds_that_are_spare_for_it() -> No
     assert one.launches()[1].timeout == 42.0
 
 
-@pytest.mark.parametrize("bare", [STUCK, Result(2, trouble=Trouble("class", "NCCL_SYSTEM_ERROR", "a call failed"))])
-def test_where_nccl_does_not_run_without_the_file_no_pair_is_measured_and_nobody_blamed(bare: Result | Stage) -> None:
+@pytest.mark.parametrize("bare", [STUCK, RankReport(2, trouble=Failure("class", "NCCL_SYSTEM_ERROR", "a call failed"))])
+def test_where_nccl_does_not_run_without_the_file_no_pair_is_measured_and_nobody_blamed(
+    bare: RankReport | RankStage,
+) -> None:
     one = world(slow(1), bare)
     verdict = one.run()
     assert (verdict.outcome, verdict.code, verdict.blamed, one.probes()) == ("failed", "LOW_BANDWIDTH", {}, [])
@@ -126,7 +128,7 @@ def test_wrong_data_without_the_file_is_wrong_data() -> None:
 def test_a_device_error_without_the_file_is_its_own_nodes() -> None:
     one = world(slow(), took(HEALTHY))
     assert one.bare is not None
-    one.bare[2] = Result(2, trouble=Trouble("device", "GPU_ECC", "uncorrectable"))
+    one.bare[2] = RankReport(2, trouble=Failure("device", "GPU_ECC", "uncorrectable"))
     verdict = one.run()
     assert (verdict.code, verdict.blamed) == ("GPU_ECC", {2: "GPU_ECC"})
 
@@ -134,8 +136,10 @@ def test_a_device_error_without_the_file_is_its_own_nodes() -> None:
 def test_an_accident_in_the_first_launch_leaves_room_for_one_without_the_file() -> None:
     one = healthy()
     first = one.step()
-    assert isinstance(first, Start)
-    one.rounds.append(Round(first, dict.fromkeys(range(4), Result(1, trouble=Trouble("died", "RANK_DIED", "gone")))))
+    assert isinstance(first, LaunchOrder)
+    one.rounds.append(
+        LaunchRound(first, dict.fromkeys(range(4), RankReport(1, trouble=Failure("died", "RANK_DIED", "gone"))))
+    )
     assert one.run().code == "TOPOLOGY_FILE"
     starts = [(start.round, start.without_topology_file) for start in one.launches()]
     assert starts == [(1, False), (2, False), (3, True)]

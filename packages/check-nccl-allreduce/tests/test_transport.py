@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from check_nccl_allreduce import fallback, judge
-from check_nccl_allreduce.control.messages import Hello, Result, VerdictMessage
-from check_nccl_allreduce.control.rounds import Round
+from check_nccl_allreduce.control.messages import Hello, RankReport, VerdictMessage
+from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.output import MAX_OUTPUT, Output
 from check_nccl_allreduce.settings import Settings
 from test_judge import at, hellos, start
@@ -71,8 +71,8 @@ def test_no_output_makes_it_hold_more_than_its_share() -> None:
 def went(networks: tuple[str, ...], *, gbps: float = 8.0, **changes: Any) -> VerdictMessage:
     """The verdict of two members whose ranks took this network."""
     those: dict[int, Hello] = hellos(2, **{"nic": "ib 8x400", "rdma": True, **changes})
-    results: dict[int, Result] = {rank: at(gbps, networks=networks) for rank in those}
-    verdict = judge.next_step(judge.Plan(Settings(), (1, 2), 100.0), those, [Round(start(), results)])
+    results: dict[int, RankReport] = {rank: at(gbps, networks=networks) for rank in those}
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)])
     assert isinstance(verdict, VerdictMessage)
     return verdict
 
@@ -113,14 +113,14 @@ def test_between_pods_of_one_node_no_network_is_used() -> None:
 def test_what_only_one_member_lacks_names_that_member() -> None:
     those = hellos(2, nic="ib 8x400", rdma=True)
     results = {0: at(8, networks=("IB",)), 1: at(8, networks=("Socket",))}
-    verdict = judge.next_step(judge.Plan(Settings(), (1, 2), 100.0), those, [Round(start(), results)])
+    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)])
     assert isinstance(verdict, VerdictMessage)
     assert "(network Socket) in rank 1 (pod-1 on node-1), although" in verdict.reason
 
 
 def test_wrong_data_and_errors_come_first() -> None:
     those = hellos(2, nic="ib 8x400", rdma=True)
-    launch = Round(start(), {rank: at(8, networks=("Socket",)) for rank in those})
+    launch = LaunchRound(start(), {rank: at(8, networks=("Socket",)) for rank in those})
     launch.results[1] = msgspec.structs.replace(launch.results[1], wrong=3, where="rank 1")
     assert judge.judge(Settings(), those, launch)[0].code == "WRONG_DATA"
     assert fallback.verdict(those, launch, judge.judge(Settings(), those, launch)[0]) is None

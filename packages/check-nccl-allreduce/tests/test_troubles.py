@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from check_nccl_allreduce import troubles
+from check_nccl_allreduce import failures
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ from check_nccl_allreduce import troubles
     ],
 )  # fmt: skip
 def test_an_error_is_read_for_whom_it_is_about(error: str, ready: bool, kind: str, code: str) -> None:
-    trouble = troubles.by_output(error, "", before_ready=not ready)
+    trouble = failures.by_output(error, "", before_ready=not ready)
     assert (trouble.kind, trouble.code) == (kind, code)
-    assert len(trouble.text) <= troubles.MAX_TEXT
+    assert len(trouble.text) <= failures.MAX_TEXT
 
 
 def test_a_full_dev_shm_beside_an_internal_error_is_the_environment() -> None:
     output = "node-1:77:77 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-8X6rs3 to 9637892 bytes, error: No space left on device (28)"
-    trouble = troubles.by_output(
+    trouble = failures.by_output(
         "DistBackendError: ncclInternalError: Internal check failed.", output, before_ready=True
     )
     assert (trouble.kind, trouble.code) == ("environment", "SHM_FULL")
@@ -84,15 +84,15 @@ def test_a_full_dev_shm_beside_an_internal_error_is_the_environment() -> None:
 
 def test_torchrun_that_ends_on_its_own_is_the_rendezvous_and_says_its_last_error() -> None:
     output = "INFO starting\nTraceback ...\ntorch.distributed.DistNetworkError: no route\nbye\n"
-    trouble = troubles.by_output("", output, before_ready=True)
+    trouble = failures.by_output("", output, before_ready=True)
     assert (trouble.code, trouble.text) == ("RENDEZVOUS_FAILED", "torch.distributed.DistNetworkError: no route")
 
 
 def test_a_silent_death_is_a_death() -> None:
-    assert troubles.died("rank 3's process", "").code == "RANK_DIED"
+    assert failures.died("rank 3's process", "").code == "RANK_DIED"
 
 
 def test_a_death_with_an_xid_before_it_is_the_devices() -> None:
     assert (
-        troubles.died("rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus").kind == "device"
+        failures.died("rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus").kind == "device"
     )

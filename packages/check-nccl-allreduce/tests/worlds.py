@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from check_nccl_allreduce import judge
 from check_nccl_allreduce.control.messages import (
+    Failure,
     Hello,
+    LaunchOrder,
     Opened,
+    RankReport,
+    RankStage,
     Residuals,
-    Result,
-    Stage,
-    Start,
-    Trouble,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.rounds import ProbeRound, Probes, Round
+from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.settings import Settings
 
 __all__ = ["HEALTHY", "Answer", "World", "hangs", "slow", "split", "spoils", "took", "troubled"]
@@ -27,12 +27,12 @@ HEALTHY = 0.2
 ROUND = 2.0
 """Seconds of one round of probes."""
 
-Answer = Callable[[tuple[int, ...]], dict[int, Result | Stage]]
+Answer = Callable[[tuple[int, ...]], dict[int, RankReport | RankStage]]
 """What each member of a probe reports, or how far it got."""
 
 
-def took(seconds: float, wrong: int = 0, residuals: tuple[Residuals, ...] = ()) -> Result:
-    return Result(0, (seconds,) * 3, 4, wrong, residuals=residuals)
+def took(seconds: float, wrong: int = 0, residuals: tuple[Residuals, ...] = ()) -> RankReport:
+    return RankReport(0, (seconds,) * 3, 4, wrong, residuals=residuals)
 
 
 def slow(*bad: int, factor: float = 3.0) -> Answer:
@@ -42,7 +42,7 @@ def slow(*bad: int, factor: float = 3.0) -> Answer:
 
 def hangs(bad: int) -> Answer:
     return lambda group: (
-        dict.fromkeys(group, Stage("measuring", 1)) if bad in group else dict.fromkeys(group, took(HEALTHY))
+        dict.fromkeys(group, RankStage("measuring", 1)) if bad in group else dict.fromkeys(group, took(HEALTHY))
     )
 
 
@@ -50,11 +50,11 @@ def spoils(bad: int) -> Answer:
     return lambda group: {rank: took(HEALTHY, wrong=int(bad in group)) for rank in group}
 
 
-def troubled(bad: int, trouble: Trouble) -> Answer:
-    def answer(group: tuple[int, ...]) -> dict[int, Result | Stage]:
+def troubled(bad: int, trouble: Failure) -> Answer:
+    def answer(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
         if bad not in group:
             return dict.fromkeys(group, took(HEALTHY))
-        return {rank: Result(0, trouble=trouble) if rank == bad else Stage("ready") for rank in group}
+        return {rank: RankReport(0, trouble=trouble) if rank == bad else RankStage("ready") for rank in group}
 
     return answer
 
@@ -69,7 +69,7 @@ class World:
 
     nodes: int
     answer: Answer
-    gang: dict[int, Result | Stage] | None = None
+    gang: dict[int, RankReport | RankStage] | None = None
     pods: int = 1
     workers: int = 1
     backend: str = "gloo"
@@ -78,10 +78,10 @@ class World:
     files: Mapping[int, str] = field(default_factory=dict)
     contents: Mapping[int, str] = field(default_factory=dict)
     variables: Mapping[int, str] = field(default_factory=dict)
-    bare: dict[int, Result | Stage] | None = None
+    bare: dict[int, RankReport | RankStage] | None = None
     spare: float = 0.0
     said: list[str] = field(default_factory=list)
-    rounds: list[Round | ProbeRound] = field(default_factory=list)
+    rounds: list[LaunchRound | ProbeRound] = field(default_factory=list)
     share: int = 100
     clock: float = 0.0
 
@@ -106,22 +106,22 @@ class World:
 
     def run(self) -> VerdictMessage:
         """The leader's way, with no network and no time."""
-        gang: dict[int, Result | Stage] = dict.fromkeys(range(self.size), took(5 * HEALTHY))
+        gang: dict[int, RankReport | RankStage] = dict.fromkeys(range(self.size), took(5 * HEALTHY))
         gang = self.gang if self.gang is not None else gang
         while True:
             what = self.step()
             if isinstance(what, VerdictMessage):
                 return what
-            if isinstance(what, Start):
+            if isinstance(what, LaunchOrder):
                 bare = self.bare if what.without_topology_file else None
-                self.rounds.append(Round(what, *split(gang if bare is None else bare)))
+                self.rounds.append(LaunchRound(what, *split(gang if bare is None else bare)))
             else:
                 self.rounds.append(self.played(what))
 
-    def step(self) -> Start | Probes | VerdictMessage:
+    def step(self) -> LaunchOrder | Probes | VerdictMessage:
         """What the leader does next."""
         settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend, localise_share=self.share)
-        plan = judge.Plan(
+        plan = judge.JudgePlan(
             settings, (1, 2), self.left - self.clock, spare=self.spare, seed=7, now=self.clock, say=self.said.append
         )
         return judge.next_step(plan, self.hellos(), self.rounds)
@@ -132,13 +132,13 @@ class World:
         self.clock += order.wait + ROUND
         return ProbeRound(order, *split(answers), opened=opened, at=self.clock, took=ROUND)
 
-    def launches(self) -> list[Start]:
-        return [one.start for one in self.rounds if isinstance(one, Round)]
+    def launches(self) -> list[LaunchOrder]:
+        return [one.start for one in self.rounds if isinstance(one, LaunchRound)]
 
     def probes(self) -> list[ProbeRound]:
         return [one for one in self.rounds if isinstance(one, ProbeRound)]
 
 
-def split(answers: dict[int, Result | Stage]) -> tuple[dict[int, Result], dict[int, Stage]]:
-    results = {rank: one for rank, one in answers.items() if isinstance(one, Result)}
-    return results, {rank: one for rank, one in answers.items() if isinstance(one, Stage)}
+def split(answers: dict[int, RankReport | RankStage]) -> tuple[dict[int, RankReport], dict[int, RankStage]]:
+    results = {rank: one for rank, one in answers.items() if isinstance(one, RankReport)}
+    return results, {rank: one for rank, one in answers.items() if isinstance(one, RankStage)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from check_nccl_loopback.judge import Case, Step, Taken, decide
+from check_nccl_loopback.judge import Progress, Step, StepResult, decide
 from check_nccl_loopback.measurement import Measurement
 from preflight_proto.check import Gpu, Verdict
 from preflight_proto.check.nccl import classify
@@ -47,16 +47,16 @@ class Node:
         parts += [speed for pair, speed in self.links.items() if frozenset(pair) in ring]
         if len(step.gpus) > 2:
             parts += [self.crowd[g] for g in step.gpus if g in self.crowd]
-        cost = min((self.costs[name] for name in step.wishes if name in self.costs), default=1.0)
+        cost = min((self.costs[name] for name in step.variables if name in self.costs), default=1.0)
         factor = cost * self.topology_factor if topology_file and "NCCL_TOPO_FILE" not in step.unset else cost
         return Measurement(step.size, min(parts) * factor * self.noise(), float(len(self.wrong & set(step.gpus))))
 
 
-def conclude(node: Node, case: Case, most: int = 60) -> tuple[Verdict, Case]:
+def conclude(node: Node, case: Progress, most: int = 60) -> tuple[Verdict, Progress]:
     """Take the steps that are asked for until there is a verdict."""
     for _ in range(most):
         step = decide(case)
         if isinstance(step, Verdict):
             return step, case
-        case = replace(case, taken=(*case.taken, Taken(step, node.run(step, case.topology_file))))
+        case = replace(case, results=(*case.results, StepResult(step, node.run(step, case.topology_file))))
     raise AssertionError(f"no verdict after {most} steps")

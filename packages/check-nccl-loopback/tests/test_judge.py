@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from check_nccl_loopback import floors
 from check_nccl_loopback.floors import LinkClass
-from check_nccl_loopback.judge import SMALLER, Case, Step, Taken, What, decide
+from check_nccl_loopback.judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from check_nccl_loopback.measurement import Measurement, read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +20,14 @@ from preflight_proto.check.events import events
 A100_PCIE = "NVIDIA A100 80GB PCIe"
 
 
-def case(count: int = 8, model: str = H100, link: LinkClass = LinkClass.NVLINK, size: int = GIB) -> Case:
+def case(count: int = 8, model: str = H100, link: LinkClass = LinkClass.NVLINK, size: int = GIB) -> Progress:
     known = {s: row for s in (size, *SMALLER) if (row := floors.find(model, count, link, s))}
-    return Case(gpus(count, model), size, known, comparable=floors.uniform(model), shm="/dev/shm has 64 MiB, 64 free")
+    return Progress(
+        gpus(count, model), size, known, comparable=floors.uniform(model), shm="/dev/shm has 64 MiB, 64 free"
+    )
 
 
-def verdict(node: Node, given: Case | None = None) -> Verdict:
+def verdict(node: Node, given: Progress | None = None) -> Verdict:
     return conclude(node, given or case())[0]
 
 
@@ -36,13 +38,13 @@ def subjects(seen: Verdict) -> set[str | None]:
 def test_a_healthy_node_passes_after_one_run() -> None:
     seen, after = conclude(Node(), case())
     assert (seen.outcome, seen.code, seen.measured, seen.expected) == (Outcome.PASSED, "OK", 466.0, 466.0)
-    assert len(after.taken) == 1
+    assert len(after.results) == 1
 
 
 def test_a_dip_is_measured_again_and_forgiven() -> None:
     dips = iter([0.5, 1.0])
     seen, after = conclude(Node(noise=lambda: next(dips)), case())
-    assert (seen.code, len(after.taken)) == ("OK", 2)
+    assert (seen.code, len(after.results)) == ("OK", 2)
 
 
 def test_a_slow_gpu_is_named_by_contrast() -> None:
@@ -85,7 +87,7 @@ def test_two_gpus_have_nobody_to_be_compared_with() -> None:
 def test_healthy_rings_without_nvls_pass_and_say_so() -> None:
     seen, after = conclude(Node(nvls=0.0), case())
     assert (seen.outcome, seen.code) == (Outcome.PASSED, "OK_WITHOUT_NVLS")
-    assert after.taken[-1].step.set_ == {"NCCL_NVLS_ENABLE": "0"}
+    assert after.results[-1].step.set_ == {"NCCL_NVLS_ENABLE": "0"}
 
 
 def test_nvls_that_is_slower_than_rings_is_no_excuse() -> None:
@@ -95,10 +97,10 @@ def test_nvls_that_is_slower_than_rings_is_no_excuse() -> None:
 
 def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
     seen, after = conclude(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
-    assert (seen.outcome, seen.code, seen.measured, len(after.taken)) == (Outcome.PASSED, "UNKNOWN_HARDWARE", 0.5, 1)
+    assert (seen.outcome, seen.code, seen.measured, len(after.results)) == (Outcome.PASSED, "UNKNOWN_HARDWARE", 0.5, 1)
 
 
-def siblings(count: int, **kinds: str) -> Case:
+def siblings(count: int, **kinds: str) -> Progress:
     pairs = {(a, b): kinds.get(f"k{a}{b}", "PIX") for a in range(count) for b in range(a + 1, count)}
     return replace(case(count, "NVIDIA X1000", LinkClass.PCIE), kinds=pairs)
 
@@ -184,7 +186,7 @@ def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
 
 def test_wrong_data_of_a_small_size_counts() -> None:
     small = Measurement(GIB, 466.0, 4.0, wrong_size=1024)
-    seen, _ = conclude(Node(), replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), small),)))
+    seen, _ = conclude(Node(), replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), small),)))
     assert seen.code == "WRONG_DATA"
     assert "an all-reduce of 1K" in seen.reason
 
@@ -218,7 +220,7 @@ def test_who_is_fast_enough_without_cpu_passes() -> None:
 
 def test_output_that_contradicts_itself_is_no_pass() -> None:
     odd = Measurement(GIB, contradiction="algbw 1 over 8 GPUs does not make a busbw of 400")
-    seen = decide(replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), odd),)))
+    seen = decide(replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), odd),)))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CONTRADICTORY_OUTPUT")
 
@@ -247,28 +249,30 @@ def test_a_threshold_judges_hardware_that_is_unknown_otherwise() -> None:
 
 
 def test_the_workloads_variables_disarm_nothing() -> None:
-    seen = verdict(Node(rings=5.0, nvls=0.0), replace(case(), threshold=150.0, wishes=("NCCL_P2P_DISABLE", "NCCL_FOO")))
+    seen = verdict(
+        Node(rings=5.0, nvls=0.0), replace(case(), threshold=150.0, variables=("NCCL_P2P_DISABLE", "NCCL_FOO"))
+    )
     assert (seen.outcome, seen.code) == (Outcome.FAILED, "SLOW_NODE")
 
 
 def test_what_a_variable_of_the_workload_costs_is_told_and_fails_nobody() -> None:
-    seen, after = conclude(Node(costs={"NCCL_ALGO": 0.6}), replace(case(), wishes=("NCCL_ALGO", "NCCL_IB_HCA")))
+    seen, after = conclude(Node(costs={"NCCL_ALGO": 0.6}), replace(case(), variables=("NCCL_ALGO", "NCCL_IB_HCA")))
     assert (seen.outcome, seen.code, seen.findings, seen.measured) == (Outcome.PASSED, "OK", (), 466.0)
     assert "your NCCL_ALGO costs 40 %" in seen.reason
     assert "NCCL_IB_HCA" not in seen.reason
-    assert [taken.step.wishes for taken in after.taken if taken.step.decides] == [()]
+    assert [taken.step.variables for taken in after.results if taken.step.decides] == [()]
 
 
 def test_variables_that_cost_nothing_are_not_mentioned() -> None:
-    seen, after = conclude(Node(), replace(case(), wishes=("NCCL_ALGO",)))
-    assert (seen.code, "NCCL_ALGO" in seen.reason, len(after.taken)) == ("OK", False, 2)
+    seen, after = conclude(Node(), replace(case(), variables=("NCCL_ALGO",)))
+    assert (seen.code, "NCCL_ALGO" in seen.reason, len(after.results)) == ("OK", False, 2)
 
 
 def test_variables_with_which_nccl_fails_are_told_and_fail_nobody() -> None:
-    first = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, 0.0))
+    first = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, 0.0))
     error = read("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "", 3, GIB)
-    wished = Taken(Step(What.WISHES, tuple(range(8)), GIB, wishes=("NCCL_ALGO",)), error)
-    seen = decide(replace(case(), wishes=("NCCL_ALGO",), taken=(first, wished)))
+    wished = StepResult(Step(StepKind.VARIABLES, tuple(range(8)), GIB, variables=("NCCL_ALGO",)), error)
+    seen = decide(replace(case(), variables=("NCCL_ALGO",), results=(first, wished)))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.PASSED, "OK")
     assert "With your NCCL_ALGO, NCCL fails on this healthy node" in seen.reason
@@ -277,12 +281,12 @@ def test_variables_with_which_nccl_fails_are_told_and_fail_nobody() -> None:
 def test_a_node_that_needs_the_workloads_topology_file_passes_with_it_alone() -> None:
     slow = Measurement(GIB, 100.0, 0.0)
     everyone = tuple(range(8))
-    taken = (Taken(Step(What.ALL, everyone, GIB), slow), Taken(Step(What.AGAIN, everyone, GIB), slow))
-    given = replace(case(), wishes=("NCCL_TOPO_FILE",), taken=taken)
+    taken = (StepResult(Step(StepKind.ALL, everyone, GIB), slow), StepResult(Step(StepKind.AGAIN, everyone, GIB), slow))
+    given = replace(case(), variables=("NCCL_TOPO_FILE",), results=taken)
     step = decide(given)
     assert isinstance(step, Step)
-    assert (step.what, step.wishes) == (What.TOPOLOGY, ("NCCL_TOPO_FILE",))
-    seen = decide(replace(given, taken=(*taken, Taken(step, Measurement(GIB, 460.0, 0.0))), exhausted=True))
+    assert (step.what, step.variables) == (StepKind.TOPOLOGY, ("NCCL_TOPO_FILE",))
+    seen = decide(replace(given, results=(*taken, StepResult(step, Measurement(GIB, 460.0, 0.0))), exhausted=True))
     assert isinstance(seen, Verdict)
     assert (seen.code, seen.measured) == ("OK", 460.0)
 
@@ -314,15 +318,15 @@ def test_wrong_data_on_unknown_hardware_fails_all_the_same() -> None:
 
 
 def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
-    wrong = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 300.0, 4.0))
-    seen, _ = conclude(Node(), replace(case(), taken=(wrong,)))
+    wrong = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 300.0, 4.0))
+    seen, _ = conclude(Node(), replace(case(), results=(wrong,)))
     assert (seen.code, subjects(seen)) == ("WRONG_DATA", {None})
 
 
 def ended(output: str, status: int = 3, *, timed_out: bool = False, **rest: object) -> Verdict:
     result = read(output, "", status, GIB, timed_out=timed_out)
-    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), result),)
-    seen = decide(replace(case(), taken=taken, exhausted=True, **rest))  # type: ignore[arg-type]
+    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)
+    seen = decide(replace(case(), results=taken, exhausted=True, **rest))  # type: ignore[arg-type]
     assert isinstance(seen, Verdict)
     return seen
 
@@ -368,7 +372,7 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
 
 def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
     result = read("", "", -9, GIB, timed_out=True, stuck=True)
-    seen = decide(replace(case(), taken=(Taken(Step(What.ALL, tuple(range(8)), GIB), result),)))
+    seen = decide(replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
 
@@ -382,9 +386,9 @@ def test_an_ecc_error_is_fatal_for_the_gpu_that_nccl_names() -> None:
 
 
 def test_a_device_fault_that_shows_in_a_pair_only_counts_as_well() -> None:
-    slow = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
-    pair = Taken(Step(What.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
-    seen = decide(replace(case(), taken=(slow, slow, pair)))
+    slow = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0))
+    pair = StepResult(Step(StepKind.PAIR, (3, 7), GIB), read(ECC.replace("[6]", "[1]"), "", 3, GIB))
+    seen = decide(replace(case(), results=(slow, slow, pair)))
     assert isinstance(seen, Verdict)
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-7"})
 
@@ -418,29 +422,31 @@ def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s_and_fatal_with_a_se
 
 
 def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own() -> None:
-    first = Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, too_big=True))
-    seen, after = conclude(Node(), replace(case(), taken=(first,)))
-    assert (seen.code, after.taken[-1].step.size) == ("OK", 256 << 20)
+    first = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, too_big=True))
+    seen, after = conclude(Node(), replace(case(), results=(first,)))
+    assert (seen.code, after.results[-1].step.size) == ("OK", 256 << 20)
     assert "256M, the largest that fits" in seen.reason
 
 
 def test_no_size_that_fits_is_inconclusive() -> None:
-    taken = tuple(Taken(Step(What.ALL, tuple(range(8)), s), Measurement(s, too_big=True)) for s in (GIB, *SMALLER))
-    seen = decide(replace(case(), taken=taken))
+    taken = tuple(
+        StepResult(Step(StepKind.ALL, tuple(range(8)), s), Measurement(s, too_big=True)) for s in (GIB, *SMALLER)
+    )
+    seen = decide(replace(case(), results=taken))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "GPU_MEMORY")
 
 
 def test_unverified_data_is_no_pass() -> None:
-    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, None)),)
-    seen = decide(replace(case(), taken=taken))
+    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, None)),)
+    seen = decide(replace(case(), results=taken))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "NOT_VERIFIED")
 
 
 def test_without_time_for_pairs_the_node_is_slow_and_nobody_accused() -> None:
-    taken = (Taken(Step(What.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0)),)
-    seen = decide(replace(case(), taken=taken, exhausted=True))
+    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 100.0, 0.0)),)
+    seen = decide(replace(case(), results=taken, exhausted=True))
     assert isinstance(seen, Verdict)
     assert (seen.code, subjects(seen)) == ("SLOW_NODE", set())
 
@@ -503,4 +509,4 @@ def test_a_healthy_gpu_is_never_accused_of_being_slow(count: int, data: st.DataO
 @given(nodes, st.integers(2, 8))
 def test_there_is_a_verdict_after_a_bounded_number_of_steps(node: Node, count: int) -> None:
     _, after = conclude(node, replace(case(count), threshold=300.0), most=70)
-    assert len(after.taken) <= 4 + 2 * count + 4 * count
+    assert len(after.results) <= 4 + 2 * count + 4 * count

@@ -14,7 +14,7 @@ import documents
 import pytest
 from check_nccl_loopback import floors
 from check_nccl_loopback.floors import LinkClass
-from check_nccl_loopback.judge import Case, Step, Taken, What, decide
+from check_nccl_loopback.judge import Progress, Step, StepKind, StepResult, decide
 from check_nccl_loopback.measurement import read
 from nodes import GIB, H100, gpus
 from preflight_proto.check import Outcome, Verdict
@@ -99,8 +99,10 @@ def test_no_mutation_of_a_slow_run_passes(era: str) -> None:
             else:
                 text = mutate(text, dice)
         result = read(text, "", 0, GIB, gpus=8, document=document)
-        step = Step(What.ALL, everyone, GIB)
-        seen = decide(Case(gpus(8), GIB, {GIB: FLOOR}, comparable=True, taken=(Taken(step, result),), exhausted=True))
+        step = Step(StepKind.ALL, everyone, GIB)
+        seen = decide(
+            Progress(gpus(8), GIB, {GIB: FLOOR}, comparable=True, results=(StepResult(step, result),), exhausted=True)
+        )
         if isinstance(seen, Verdict) and seen.outcome is Outcome.PASSED:
             passed.append((text, document))
     assert not passed

@@ -35,7 +35,7 @@ def test_what_cannot_be_read_is_one_sentence(text: str) -> None:
     ("seen", "uid", "gpu", "expected"),
     [
         (CLAIM, "u1", True, False),
-        (CLAIM, "u2", True, True),  # made anew under its name
+        (CLAIM, "u2", True, True),  # made again under its name
         (TEMPLATE, "u2", True, False),  # a claim of a template has a uid of its own
         (OTHER, "u1", True, True),
         (OTHER, "u2", False, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict
-from preflight_proto.check.events import Event, events
+from preflight_proto.check.events import EventDraft, events
 
 subjects = st.one_of(
     st.just(NODE), st.builds(Subject, st.sampled_from(["Memory", "Pcie"]), st.sampled_from(["GPU-1", "GPU-2", "GPU-3"]))
@@ -26,7 +26,7 @@ class Conditions:
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
 
-    def take(self, batch: list[Event]) -> None:
+    def take(self, batch: list[EventDraft]) -> None:
         for event in batch:
             entities = "".join(f"{kind}:{value} " for kind, value in event.entities)
             messages = [m for m in self.by_name.get(event.check_name, "").split(";") if m]

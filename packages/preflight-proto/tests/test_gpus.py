@@ -284,7 +284,7 @@ async def test_unknown_error_means_lost_where_the_others_answer(monkeypatch: pyt
 
 
 def test_a_pass_clears_what_a_missing_gpu_raised() -> None:
-    one = presence.Missing(UUIDS[2], "0000:3b:00.0", {"NVML": "GPU is lost"}, conclusive=True)
+    one = presence.MissingDevice(UUIDS[2], "0000:3b:00.0", {"NVML": "GPU is lost"}, conclusive=True)
     raised = events("c", "C", "Node", presence.verdict([one], 8, UUIDS[:2]))
     passed = Verdict(Outcome.PASSED, "OK", "fine.", clears=frozenset({Subject(presence.PRESENCE, UUIDS[2])}))
     cleared = {event.identity for event in events("c", "C", "Node", passed) if event.healthy}
@@ -337,7 +337,7 @@ def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed",
             "No NVIDIA driver is loaded on the node",
         ),
-        ("Failed to initialize NVML: Unknown Error\n", "start the pod anew"),
+        ("Failed to initialize NVML: Unknown Error\n", "start the pod again"),
         ("Failed to initialize NVML: Insufficient Permissions\n", "NVIDIA's container toolkit"),
     ],
 )
@@ -363,7 +363,7 @@ addresses = st.sampled_from([presence.address(pci(i)) for i in range(4)] + ["ind
     st.dictionaries(st.sampled_from(UUIDS[:4]), st.sampled_from([pci(i) for i in range(4)])),
     st.none() | st.integers(0, 4),
     st.builds(
-        presence.Evidence,
+        presence.PresenceEvidence,
         st.lists(st.sampled_from(UUIDS[:4]), unique=True).map(tuple),
         st.dictionaries(addresses, st.sampled_from([*UUIDS[:4], ""])),
         st.dictionaries(addresses, texts),
@@ -373,7 +373,7 @@ addresses = st.sampled_from([presence.address(pci(i)) for i in range(4)] + ["ind
     ),
 )
 def test_whatever_is_said_no_gpu_that_is_there_is_missing(
-    seen: dict[str, str], expected: int | None, evidence: presence.Evidence
+    seen: dict[str, str], expected: int | None, evidence: presence.PresenceEvidence
 ) -> None:
     found = presence.missing(seen, expected, evidence)
     assert not {one.uuid for one in found} & set(seen)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Action
 from preflight_proto.check.nccl import (
-    Kind,
+    ErrorKind,
     bends,
     classify,
     clean_environment,
     environment,
     transport_variables,
     unusual_variables,
-    wishes,
+    workload_variables,
 )
 
 INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
@@ -28,38 +28,38 @@ NO_FILE = "h:1:2 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file
 LINES = [
     (
         "SHM_FULL",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "u:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
     ),
     (
         "SHM_FULL",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "h:1:2 [3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
     ),
     (
         "MEMLOCK",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "h:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
     ),
     (
         "DUPLICATE_GPU",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "h:1:2 [1] init.cc:525 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
     ),
     (
         "DUPLICATE_GPU",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "init.cc:1141 (initTransportsRank) NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
     ),
-    ("GPU_COUNT", Kind.ENVIRONMENT, "Invalid number of GPUs: 8 requested but only 4 were found."),
-    ("FABRIC_NOT_READY", Kind.ENVIRONMENT, "nginx: Test CUDA failure common.cu:941 'system not yet initialized'"),
+    ("GPU_COUNT", ErrorKind.ENVIRONMENT, "Invalid number of GPUs: 8 requested but only 4 were found."),
+    ("FABRIC_NOT_READY", ErrorKind.ENVIRONMENT, "nginx: Test CUDA failure common.cu:941 'system not yet initialized'"),
     (
         "DRIVER_MISMATCH",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "h: Test CUDA failure common.cu:1 'CUDA driver version is insufficient for CUDA runtime version'",
     ),
     *(
-        ("GPU_OCCUPIED", Kind.ENVIRONMENT, f"h: Test CUDA failure common.cu:941 '{words}'")
+        ("GPU_OCCUPIED", ErrorKind.ENVIRONMENT, f"h: Test CUDA failure common.cu:941 '{words}'")
         for words in (
             "CUDA-capable device(s) is/are busy or unavailable",
             "all CUDA-capable devices are busy or unavailable",
@@ -67,50 +67,50 @@ LINES = [
     ),
     (
         "GPU_NOT_VISIBLE",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "h:1:2 [3] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
     ),
     (
         "LIBRARY_MISSING",
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open shared object file: No such file",
     ),
-    ("GPU_MEMORY", Kind.ENVIRONMENT, "h: Test CUDA failure common.cu:1 'out of memory'"),
-    ("BOOTSTRAP", Kind.ENVIRONMENT, REFUSED),
-    ("TOPOLOGY_FILE_UNREADABLE", Kind.ENVIRONMENT, NO_FILE),
-    ("GPU_ECC", Kind.DEVICE, ECC),
+    ("GPU_MEMORY", ErrorKind.ENVIRONMENT, "h: Test CUDA failure common.cu:1 'out of memory'"),
+    ("BOOTSTRAP", ErrorKind.ENVIRONMENT, REFUSED),
+    ("TOPOLOGY_FILE_UNREADABLE", ErrorKind.ENVIRONMENT, NO_FILE),
+    ("GPU_ECC", ErrorKind.DEVICE, ECC),
     (
         "GPU_NVLINK",
-        Kind.DEVICE,
+        ErrorKind.DEVICE,
         "h:1:2 [1] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
     ),
-    ("GPU_LOST", Kind.DEVICE, "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost."),
-    ("GPU_LOST", Kind.DEVICE, "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus."),
+    ("GPU_LOST", ErrorKind.DEVICE, "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost."),
+    ("GPU_LOST", ErrorKind.DEVICE, "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus."),
     (
         "NCCL_REMOTE_ERROR",
-        Kind.PEER,
+        ErrorKind.PEER,
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ),
     (
         "NCCL_REMOTE_ERROR",
-        Kind.PEER,
+        ErrorKind.PEER,
         "h: Test NCCL failure common.cu:1 'remote process exited or there was a network error'",
     ),
-    ("NCCL_TIMEOUT", Kind.CLASS, "h: Test timeout (60s) common.cu:501"),
-    ("NCCL_SYSTEM_ERROR", Kind.CLASS, SYSTEM),
-    ("NCCL_INTERNAL_ERROR", Kind.CLASS, INTERNAL),
-    ("NCCL_INTERNAL_ERROR", Kind.CLASS, "ncclInternalError: Internal check failed."),
-    ("NCCL_INVALID_USAGE", Kind.CLASS, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
+    ("NCCL_TIMEOUT", ErrorKind.CLASS, "h: Test timeout (60s) common.cu:501"),
+    ("NCCL_SYSTEM_ERROR", ErrorKind.CLASS, SYSTEM),
+    ("NCCL_INTERNAL_ERROR", ErrorKind.CLASS, INTERNAL),
+    ("NCCL_INTERNAL_ERROR", ErrorKind.CLASS, "ncclInternalError: Internal check failed."),
+    ("NCCL_INVALID_USAGE", ErrorKind.CLASS, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
     (
         "NCCL_CUDA_ERROR",
-        Kind.CLASS,
+        ErrorKind.CLASS,
         "HCA-28: Test NCCL failure common.cu:1204 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '",
     ),
 ]
 
 
 @pytest.mark.parametrize(("code", "kind", "line"), LINES)
-def test_each_line_has_its_code_and_kind(code: str, kind: Kind, line: str) -> None:
+def test_each_line_has_its_code_and_kind(code: str, kind: ErrorKind, line: str) -> None:
     error = classify(f"some words\n{line}\nmore words")
     assert error is not None
     assert (error.code, error.kind, error.line) == (code, kind, line)
@@ -154,7 +154,7 @@ def test_environment_is_never_fatal() -> None:
     for _, kind, line in LINES:
         error = classify(line)
         assert error is not None
-        assert not (kind is Kind.ENVIRONMENT and error.fatal)
+        assert not (kind is ErrorKind.ENVIRONMENT and error.fatal)
 
 
 def test_what_goes_into_a_condition_s_message_has_no_semicolon() -> None:
@@ -281,7 +281,7 @@ def test_wishes_are_what_nccl_would_heed_and_those_that_bend_a_node_come_first()
         "NCCL_TESTS_DEVICE": "0",
         "PATH": "/",
     }
-    assert list(wishes(environ)) == ["NCCL_P2P_DISABLE", "NCCL_IB_HCA", "UCX_TLS"]
+    assert list(workload_variables(environ)) == ["NCCL_P2P_DISABLE", "NCCL_IB_HCA", "UCX_TLS"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Lines of a public report name it; the others are the format strings of NCCL's so
 from __future__ import annotations
 
 import pytest
-from preflight_proto.check.nccl import Kind, classify
+from preflight_proto.check.nccl import ErrorKind, classify
 
 CUDA = "h: Test NCCL failure common.cu:1005 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '"
 SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
@@ -73,62 +73,62 @@ DRIVER = (
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",  # torch
 )
 WHAT = [
-    *((Kind.ENVIRONMENT, "FABRIC_NOT_READY", line, CUDA) for line in FABRIC),
-    *((Kind.ENVIRONMENT, "BOOTSTRAP", line, REMOTE) for line in BOOTSTRAP),
-    *((Kind.PEER, "NCCL_REMOTE_ERROR", line, SYSTEM) for line in PEER),
-    *((Kind.ENVIRONMENT, "RDMA_ADDRESS", line, SYSTEM) for line in NO_ADDRESS),
+    *((ErrorKind.ENVIRONMENT, "FABRIC_NOT_READY", line, CUDA) for line in FABRIC),
+    *((ErrorKind.ENVIRONMENT, "BOOTSTRAP", line, REMOTE) for line in BOOTSTRAP),
+    *((ErrorKind.PEER, "NCCL_REMOTE_ERROR", line, SYSTEM) for line in PEER),
+    *((ErrorKind.ENVIRONMENT, "RDMA_ADDRESS", line, SYSTEM) for line in NO_ADDRESS),
     (
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "MEMLOCK",
         "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument",
         SYSTEM,
     ),
-    *((Kind.ENVIRONMENT, "SHM_FULL", line, SYSTEM) for line in SHM),
-    *((Kind.ENVIRONMENT, "TOPOLOGY_FILE_UNREADABLE", line, INTERNAL) for line in TOPOLOGY),
-    *((Kind.ENVIRONMENT, "DRIVER_MISMATCH", line, SYSTEM) for line in DRIVER),
+    *((ErrorKind.ENVIRONMENT, "SHM_FULL", line, SYSTEM) for line in SHM),
+    *((ErrorKind.ENVIRONMENT, "TOPOLOGY_FILE_UNREADABLE", line, INTERNAL) for line in TOPOLOGY),
+    *((ErrorKind.ENVIRONMENT, "DRIVER_MISMATCH", line, SYSTEM) for line in DRIVER),
     (
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "GPU_NOT_VISIBLE",
         "h:1:2 [0] misc/nvmlwrap.cc:1 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: Not Found",
         SYSTEM,
     ),
-    (Kind.ENVIRONMENT, "GPU_COUNT", "RuntimeError: No CUDA GPUs are available", ""),
+    (ErrorKind.ENVIRONMENT, "GPU_COUNT", "RuntimeError: No CUDA GPUs are available", ""),
     (
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "PEER_ACCESS",
         "h:1:2 [0] transport/shm.cc:590 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
         CUDA,
     ),
-    (Kind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure common.cu:262 'no kernel image is available for execution on the device'", ""),
-    (Kind.DEVICE, "GPU_ECC", "qh138: Test CUDA failure common.cu:422 'uncorrectable ECC error encountered'", ""),
-    (Kind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure util.cu:1 'device kernel image is invalid'", ""),
+    (ErrorKind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure common.cu:262 'no kernel image is available for execution on the device'", ""),
+    (ErrorKind.DEVICE, "GPU_ECC", "qh138: Test CUDA failure common.cu:422 'uncorrectable ECC error encountered'", ""),
+    (ErrorKind.ENVIRONMENT, "DRIVER_MISMATCH", "h: Test CUDA failure util.cu:1 'device kernel image is invalid'", ""),
     (
-        Kind.ENVIRONMENT,
+        ErrorKind.ENVIRONMENT,
         "GPU_OCCUPIED",
         "h: Test CUDA failure common.cu:1 'MPS client failed to connect to the MPS control daemon or the MPS server'",
         "",
     ),
     *(
-        (Kind.ENVIRONMENT, "LIBRARY_MISSING", f"all_reduce_perf: {words}", "")
+        (ErrorKind.ENVIRONMENT, "LIBRARY_MISSING", f"all_reduce_perf: {words}", "")
         for words in (
             "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by all_reduce_perf)",
             "symbol lookup error: all_reduce_perf: undefined symbol: ncclCommWindowRegister",
         )
     ),
-    (Kind.DEVICE, "GPU_LOST", "h:1:2 [3] misc/nvmlwrap.cc:1 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost", SYSTEM),
-    (Kind.DEVICE, "GPU_ECC", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'", CUDA),
+    (ErrorKind.DEVICE, "GPU_LOST", "h:1:2 [3] misc/nvmlwrap.cc:1 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost", SYSTEM),
+    (ErrorKind.DEVICE, "GPU_ECC", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'", CUDA),
     (
-        Kind.DEVICE,
+        ErrorKind.DEVICE,
         "GPU_ECC",
         "h:1:2 [3] transport/nvls.cc:254 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'",
         CUDA,
     ),
-    (Kind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 719 'unspecified launch failure'", CUDA),
-    (Kind.CLASS, "NCCL_CUDA_ERROR", "w:2918:4483 [4] init.cc:263 NCCL WARN Cuda failure 'initialization error'", ""),  # NVIDIA/nccl#1029
-    (Kind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [1] init.cc:263 NCCL WARN Cuda failure 1 'invalid argument'", CUDA),
-    (Kind.CLASS, "NCCL_INVALID_ARGUMENT", "h: Test NCCL failure common.cu:94 'invalid argument / '", ""),
+    (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 719 'unspecified launch failure'", CUDA),
+    (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "w:2918:4483 [4] init.cc:263 NCCL WARN Cuda failure 'initialization error'", ""),  # NVIDIA/nccl#1029
+    (ErrorKind.CLASS, "NCCL_CUDA_ERROR", "h:1:2 [1] init.cc:263 NCCL WARN Cuda failure 1 'invalid argument'", CUDA),
+    (ErrorKind.CLASS, "NCCL_INVALID_ARGUMENT", "h: Test NCCL failure common.cu:94 'invalid argument / '", ""),
     (
-        Kind.CLASS,
+        ErrorKind.CLASS,
         "NCCL_INVALID_ARGUMENT",
         "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid argument (run with NCCL_DEBUG=WARN for details)",
         "",
@@ -138,7 +138,7 @@ WHAT = [
 
 @pytest.mark.parametrize(("kind", "code", "line", "ends_in"), WHAT)
 def test_the_words_of_every_version_are_what_they_mean_whatever_class_it_ends_in(
-    kind: Kind, code: str, line: str, ends_in: str
+    kind: ErrorKind, code: str, line: str, ends_in: str
 ) -> None:
     for order in (f"{line}\n{ends_in}", f"{ends_in}\n{line}"):
         error = classify(order)
@@ -158,7 +158,7 @@ def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_
 def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(closed: str, beside: str) -> None:
     error = classify(f"{beside}\n{closed}\n{REMOTE}")
     assert error is not None
-    assert error.kind is Kind.PEER
+    assert error.kind is ErrorKind.PEER
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import anyio
 import pytest
 from preflight_proto import wire
 from preflight_proto.check import Action, report
-from preflight_proto.check.events import Event
+from preflight_proto.check.events import EventDraft
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import send
 from preflight_proto.check.testing import FakeConnector, Mode
 
-EVENT = Event("preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE)
+EVENT = EventDraft("preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE)
 
 
 @pytest.mark.parametrize("mode", ["refuse", "hang"])
@@ -59,12 +59,12 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: F
         lines: list[str] = []
         async with anyio.create_task_group() as group:
 
-            async def mend() -> None:
+            async def correct() -> None:
                 while connector.attempts < 1:
                     await anyio.sleep(0.01)
                 connector.mode = "ok"
 
-            group.start_soon(mend)
+            group.start_soon(correct)
             trouble = await send([EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append)
         return trouble, len(lines)
 

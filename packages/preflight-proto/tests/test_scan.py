@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import counters, gpus
 from preflight_proto.check.events import events
-from preflight_proto.check.scan import Facts, Sample, Severity, Sign, findings, load, scan, with_signs
+from preflight_proto.check.scan import CounterSample, DeviceFacts, FactSeverity, Sign, findings, load, scan, with_signs
 from preflight_proto.check.verdict import Action, Outcome, Subject, Verdict
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +25,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def healthy(uuid: str) -> Facts:
-    return Facts(
+def healthy(uuid: str) -> DeviceFacts:
+    return DeviceFacts(
         uuid,
         remap_pending=False,
         remap_failed=False,
@@ -51,7 +51,7 @@ def healthy(uuid: str) -> Facts:
     )
 
 
-def node(**sick: Any) -> list[Facts]:
+def node(**sick: Any) -> list[DeviceFacts]:
     return [replace(healthy(uuid), **(sick if uuid == "GPU-3" else {})) for uuid in UUIDS]
 
 
@@ -61,7 +61,7 @@ def codes(signs: list[Sign]) -> list[tuple[str, str, str]]:
 
 def test_healthy_gpus_have_no_signs() -> None:
     assert scan(node()) == []
-    assert load(node(), node(), [Sample(uuid, reasons=0x04, pcie_generation=5) for uuid in UUIDS]) == []
+    assert load(node(), node(), [CounterSample(uuid, reasons=0x04, pcie_generation=5) for uuid in UUIDS]) == []
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,19 @@ def test_one_sick_gpu_is_named(sick: dict[str, Any], code: str, severity: str) -
 
 def test_what_is_alike_on_all_is_how_the_machine_was_built() -> None:
     narrow = [replace(one, pcie_width=8) for one in node()]
-    assert {(sign.code, sign.severity) for sign in scan(narrow)} == {("PCIE_WIDTH_LIMITED", Severity.NOTE)}
+    assert {(sign.code, sign.severity) for sign in scan(narrow)} == {("PCIE_WIDTH_LIMITED", FactSeverity.NOTE)}
     few = [replace(one, links=dict.fromkeys(range(18), False) | dict.fromkeys(range(12), True)) for one in node()]
     assert scan(few) == []
 
 
 def test_two_gpus_that_differ_accuse_neither() -> None:
     pair = node(pcie_width=8)[2:4]
-    assert [sign.severity for sign in scan(pair)] == [Severity.NOTE]
+    assert [sign.severity for sign in scan(pair)] == [FactSeverity.NOTE]
 
 
 def test_a_bridged_pair_beside_unbridged_cards_is_no_fault() -> None:
     cards = [replace(one, links=dict.fromkeys(range(12), index < 2)) for index, one in enumerate(node()[:4])]
-    assert all(sign.severity <= Severity.EVENT for sign in scan(cards))
+    assert all(sign.severity <= FactSeverity.EVENT for sign in scan(cards))
 
 
 @pytest.mark.parametrize(
@@ -131,19 +131,21 @@ def test_counters_that_a_reset_has_cleared_are_no_growth() -> None:
 
 
 def test_throttling_under_load_says_why() -> None:
-    samples = [Sample(uuid, reasons=0x48 if uuid == "GPU-3" else 0x04, clock=800, temperature=91) for uuid in UUIDS]
+    samples = [
+        CounterSample(uuid, reasons=0x48 if uuid == "GPU-3" else 0x04, clock=800, temperature=91) for uuid in UUIDS
+    ]
     [sign] = load(node(), node(), samples)
     assert (sign.code, sign.uuid, sign.found) == ("HW_THERMAL_SLOWDOWN", "GPU-3", "800 MHz, 91 C")
 
 
 def test_a_pcie_link_that_stays_slow_under_load_is_named_by_its_siblings() -> None:
-    samples = [Sample(uuid, pcie_generation=1 if uuid == "GPU-3" else 5) for uuid in UUIDS]
+    samples = [CounterSample(uuid, pcie_generation=1 if uuid == "GPU-3" else 5) for uuid in UUIDS]
     assert codes(load(node(), node(), samples)) == [("PCIE_GENERATION", "FAILS", "GPU-3")]
 
 
 @pytest.mark.parametrize(("severity", "outcome"), [(0, "passed"), (1, "passed"), (2, "failed"), (3, "failed")])
 def test_a_sign_that_fails_makes_a_pass_a_failure(severity: int, outcome: str) -> None:
-    sign = Sign("X", Severity(severity), "GPU-3", "is odd", "1", "Odd")
+    sign = Sign("X", FactSeverity(severity), "GPU-3", "is odd", "1", "Odd")
     seen = with_signs(PASSED, [sign], UUIDS)
     assert (seen.outcome.value, [finding.fatal for finding in seen.findings]) == (
         outcome,
@@ -153,7 +155,7 @@ def test_a_sign_that_fails_makes_a_pass_a_failure(severity: int, outcome: str) -
 
 
 def test_a_sign_makes_an_inconclusive_run_a_failure_and_a_skipped_one_nothing() -> None:
-    sign = Sign("X", Severity.FATAL, "GPU-3", "is odd", "1", "Odd")
+    sign = Sign("X", FactSeverity.FATAL, "GPU-3", "is odd", "1", "Odd")
     assert with_signs(Verdict.inconclusive("A", "b."), [sign], UUIDS).outcome is Outcome.FAILED
     assert with_signs(Verdict.inconclusive("A", "b."), [], UUIDS) == Verdict.inconclusive("A", "b.")
     skipped = Verdict(Outcome.SKIPPED, "MIG", "no.")
@@ -167,7 +169,7 @@ def test_a_finding_has_code_severity_and_source_and_a_constant_message() -> None
 
 
 facts = st.builds(
-    Facts,
+    DeviceFacts,
     st.sampled_from(UUIDS),
     *[
         st.none()
@@ -180,14 +182,16 @@ facts = st.builds(
             if field.name == "link_errors"
             else st.integers(0, 1 << 20)
         )
-        for field in fields(Facts)[1:]
+        for field in fields(DeviceFacts)[1:]
     ],
 ).map(lambda one: replace(one, links=one.links or {}, link_errors=one.link_errors or {}))
 looks = st.lists(facts, max_size=8, unique_by=lambda one: one.uuid)
 
 
 @given(looks, looks)
-def test_whatever_the_driver_says_no_look_raises_and_a_pass_clears_it(before: list[Facts], after: list[Facts]) -> None:
+def test_whatever_the_driver_says_no_look_raises_and_a_pass_clears_it(
+    before: list[DeviceFacts], after: list[DeviceFacts]
+) -> None:
     signs = scan(before) + load(before, after)
     uuids = [one.uuid for one in before + after]
     raised = {e.identity for e in events("c", "C", "N", with_signs(PASSED, signs, uuids)) if not e.healthy}
@@ -196,8 +200,8 @@ def test_whatever_the_driver_says_no_look_raises_and_a_pass_clears_it(before: li
 
 
 def test_unknown_facts_are_no_findings() -> None:
-    assert scan([Facts(uuid) for uuid in UUIDS]) == []
-    assert load([Facts(uuid) for uuid in UUIDS], [Facts(uuid) for uuid in UUIDS]) == []
+    assert scan([DeviceFacts(uuid) for uuid in UUIDS]) == []
+    assert load([DeviceFacts(uuid) for uuid in UUIDS], [DeviceFacts(uuid) for uuid in UUIDS]) == []
 
 
 async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,11 +215,11 @@ async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
     listed = [gpus.Gpu(i, uuid, "H100", f"0:{i}") for i, uuid in enumerate(UUIDS)]
     seen = await counters.look(listed)
-    assert seen == tuple(Facts(uuid) for uuid in UUIDS)
+    assert seen == tuple(DeviceFacts(uuid) for uuid in UUIDS)
     async with counters.sampled(listed) as samples:
         while not samples:
             await anyio.sleep(0.01)
-    assert samples[0] == Sample("GPU-0")
+    assert samples[0] == CounterSample("GPU-0")
 
 
 async def test_a_gpu_that_an_older_driver_refuses_to_measure_until_it_is_reset_needs_a_reset(

@@ -16,7 +16,7 @@ import pytest
 from preflight_proto import names
 from preflight_proto.check import Inconclusive, SettingsError
 from preflight_proto.check.settings import read
-from preflight_proto.check.topology import Topology, TopologySettings, find_topology, not_built_in
+from preflight_proto.check.topology import TopologyFile, TopologySettings, find_topology, not_built_in
 
 PACKAGE = Path(__file__).resolve().parents[1]
 BUILT_IN = PACKAGE / "nccl-topologies"
@@ -31,7 +31,7 @@ ADR = {
 FILES = sorted(path.name for path in BUILT_IN.glob("*.xml"))
 
 
-def find(environ: Mapping[str, str] | None = None, **variables: str) -> Topology:
+def find(environ: Mapping[str, str] | None = None, **variables: str) -> TopologyFile:
     given = {"PREFLIGHT_TOPOLOGY_DIR": str(BUILT_IN), **variables}
     return anyio.run(find_topology, read(TopologySettings, given), environ or {})
 
@@ -119,7 +119,7 @@ def test_the_workload_s_own_file_comes_first() -> None:
     ],
 )
 def test_where_there_is_no_file_nccl_finds_out_and_it_is_said_why(variables: dict[str, str], why: str) -> None:
-    assert find({}, **variables) == Topology(None, why)
+    assert find({}, **variables) == TopologyFile(None, why)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_file_that_was_moved_goes_by_the_workloads_own_path(volume: Path) -> N
     (volume / "..data/h100.xml").write_text("<system/>")
     (volume / "h100.xml").symlink_to("..data/h100.xml")  # as the kubelet mounts a ConfigMap
     found = find(moved(volume / "h100.xml"))
-    assert found == Topology(str(volume / "h100.xml"), "/etc/nccl/h100.xml, the workload's NCCL_TOPO_FILE")
+    assert found == TopologyFile(str(volume / "h100.xml"), "/etc/nccl/h100.xml, the workload's NCCL_TOPO_FILE")
 
 
 @pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder", "nothing"])
@@ -180,8 +180,8 @@ def test_the_instance_type_is_waited_for(tmp_path: Path) -> None:
         },
     )
 
-    async def story() -> Topology:
-        found: list[Topology] = []
+    async def story() -> TopologyFile:
+        found: list[TopologyFile] = []
 
         async def look() -> None:
             found.append(await find_topology(settings, {}))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto import wire
 from preflight_proto.check import Action
-from preflight_proto.check.events import Event
+from preflight_proto.check.events import EventDraft
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import batch, send
 
@@ -121,7 +121,7 @@ def server(
     running.stop(0).wait()
 
 
-EVENT = Event(
+EVENT = EventDraft(
     "preflight-x",
     "GPU",
     "X",

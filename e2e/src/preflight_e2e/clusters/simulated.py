@@ -170,7 +170,7 @@ class SimulatedLab(Lab):
         )
         if done.returncode != 0:
             raise LabError(
-                f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); mend the file."
+                f"{PROTO}: protoc ended with status {done.returncode} ({done.stderr.strip()[-200:]}); correct the file."
             )
         return folder
 

@@ -118,5 +118,5 @@ def _explained(error: OSError) -> str:
         errno.EADDRINUSE: "stop what listens there",
         errno.EACCES: "give a path that may be written",
         errno.ENOTDIR: "make it, or give another path",
-    }.get(error.errno or 0, "mend that and run it again")
+    }.get(error.errno or 0, "correct that and run it again")
     return f"{where}: {error.strerror or error}; {what}."

@@ -80,7 +80,7 @@ class Fuzz:
         self.taken[shot.what] += 200 <= code < 300
 
     def attacks(self, names: Iterable[str], volume: float, watch: Watch) -> None:
-        """Each known attack once, by a few hands as one tenant has them; what ended is started anew without what was sent."""
+        """Each known attack once, by a few hands as one tenant has them; what ended is started again without what was sent."""
         for name in names:
             if self._stop.is_set():
                 return

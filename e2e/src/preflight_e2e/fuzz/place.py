@@ -135,7 +135,7 @@ class Place:
     programs: tuple[Program, ...]
 
     def wipe(self, client: Client) -> None:
-        """Remove what hostile tenants made, before programs are started anew."""
+        """Remove what hostile tenants made, before programs are started again."""
         for namespace in (OPTED_IN, STRAY, "refused"):
             for path in (
                 f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",

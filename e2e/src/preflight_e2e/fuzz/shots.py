@@ -75,7 +75,7 @@ class Client:
     def send(self, shot: Shot, timeout: float = 30.0) -> tuple[int, bytes]:
         """Status and body; status 0 where there was no answer."""
         body = shot.encoded()
-        for _ in range(2):  # a connection that was kept too long is made anew once
+        for _ in range(2):  # a connection that was kept too long is made again once
             kept = getattr(self._own, "connection", None)
             connection = kept or self._connect(timeout)
             try:

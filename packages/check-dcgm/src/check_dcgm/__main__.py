@@ -10,6 +10,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
+    """Run the check; the heavy imports come after the start time is noted."""
     remember()
     from .check import main as run
 

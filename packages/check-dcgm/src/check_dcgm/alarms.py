@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from .parse import Problem
+from .parse import DocumentProblem
 
-__all__ = ["Circumstances", "Known", "explains", "hang", "names_a_fault", "rows", "version"]
+__all__ = ["Circumstances", "KnownAlarm", "explains", "hang", "names_a_fault", "rows", "version"]
 
 Effect = Literal["inconclusive", "not tested", "fatal", "hang"]
 
@@ -42,7 +42,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAlarm:
     """One row of ``known.toml``."""
 
     name: str
@@ -70,19 +70,19 @@ class Known:
 
 
 @cache
-def rows() -> tuple[Known, ...]:
+def rows() -> tuple[KnownAlarm, ...]:
     """The rows, in the order in which they are asked."""
     raw = tomllib.loads((files(__package__) / "known.toml").read_text())["row"]
     return tuple(_row(row) for row in raw)
 
 
-def _row(row: dict[str, Any]) -> Known:
+def _row(row: dict[str, Any]) -> KnownAlarm:
     renamed: dict[str, Any] = {("unless" if key == "except" else key): value for key, value in row.items()}
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()}
-    return Known(**values)
+    return KnownAlarm(**values)
 
 
-def explains(test: str, problem: Problem, around: Circumstances) -> Known | None:
+def explains(test: str, problem: DocumentProblem, around: Circumstances) -> KnownAlarm | None:
     """The first row that knows this problem of the test ``test`` (its canonical name)."""
     for row in rows():
         if (
@@ -97,7 +97,7 @@ def explains(test: str, problem: Problem, around: Circumstances) -> Known | None
     return None
 
 
-def hang(around: Circumstances) -> Known | None:
+def hang(around: Circumstances) -> KnownAlarm | None:
     """Why a diagnostic under these circumstances may never end."""
     return next((row for row in rows() if row.effect == "hang" and row.applies(around)), None)
 

@@ -17,7 +17,7 @@ from preflight_proto import names
 from preflight_proto.check import Gpu, Inconclusive
 
 from . import hostengine, identity
-from .hostengine import Command, Engine
+from .hostengine import Command, Hostengine
 
 __all__ = ["AGAIN", "Candidates", "connect"]
 
@@ -29,7 +29,7 @@ HOSTS: Final = "/etc/hosts"
 WRONG, UNREACHABLE = "WRONG_HOSTENGINE", "ENGINE_UNREACHABLE"
 
 
-async def connect(command: Command, tools: Sequence[str], address: str, say: Callable[[str], None]) -> Engine:
+async def connect(command: Command, tools: Sequence[str], address: str, say: Callable[[str], None]) -> Hostengine:
     """The engine at ``address``; one that does not answer is asked once more, as a DaemonSet's pod may just be replaced."""
     try:
         return await hostengine.connect(command, tools, address)
@@ -50,7 +50,7 @@ class Candidates:
     command: Command
     say: Callable[[str], None]
 
-    async def ours(self, found: Sequence[Gpu]) -> Engine:
+    async def ours(self, found: Sequence[Gpu]) -> Hostengine:
         """The first engine that lists every GPU of ``found`` and gives the first of them no other serial number than the driver.
 
         Raises :class:`Inconclusive` (``WRONG_HOSTENGINE``, ``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``), with the reason of each address, and
@@ -84,7 +84,7 @@ class Candidates:
         told = " ".join(error.reason for error in reasons.values())
         raise Inconclusive(code, f"none of the addresses in {names.ENV_DCGM_HOSTENGINE} is this node's engine. {told}")
 
-    async def that_knows(self, uuids: Sequence[str]) -> Engine:
+    async def that_knows(self, uuids: Sequence[str]) -> Hostengine:
         """An engine that may be asked about GPUs that the driver does not list: the only address, or the first that knows one of ``uuids``.
 
         Raises as :meth:`ours` does.
@@ -103,7 +103,7 @@ class Candidates:
                 return engine
         raise Inconclusive(WRONG, f"none of the engines at {', '.join(self.addresses)} knows {', '.join(uuids)}.")
 
-    async def _tried(self, address: str, found: Sequence[Gpu]) -> Engine:
+    async def _tried(self, address: str, found: Sequence[Gpu]) -> Hostengine:
         await _refuse_redirection(address)
         await _reached(address)
         engine = await hostengine.connect(self.command, self.tools, address)
@@ -118,7 +118,7 @@ class Candidates:
             )
         return engine
 
-    async def _refuse_foreign(self, engine: Engine, found: Sequence[Gpu]) -> None:
+    async def _refuse_foreign(self, engine: Hostengine, found: Sequence[Gpu]) -> None:
         absent = [gpu.uuid for gpu in found if gpu.uuid not in engine.gpus]
         if not absent:
             return

@@ -23,8 +23,8 @@ __all__ = [
     "SOFTWARE",
     "STRESS",
     "BadTable",
+    "ErrorSeverity",
     "KnownError",
-    "Severity",
     "action_for",
     "by_words",
     "canonical_test",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class Severity(IntEnum):
+class ErrorSeverity(IntEnum):
     """DCGM's error severities (dcgm_errors.h)."""
 
     NONE = 0
@@ -225,7 +225,7 @@ def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) 
         if not isinstance(value, _KINDS[key]) or (isinstance(value, bool) and _KINDS[key] is int):
             raise BadTable(f"{where}: [{number}] {key} = {value!r} is no {_KINDS[key].__name__}.")
     severity, category = row.get("severity"), row.get("category")
-    if severity is not None and severity not in set(Severity):
+    if severity is not None and severity not in set(ErrorSeverity):
         raise BadTable(f"{where}: [{number}] severity = {severity} is not from 0 to 6.")
     if category is not None and not 0 <= category <= 16:
         raise BadTable(f"{where}: [{number}] category = {category} is not from 0 to 16.")
@@ -233,7 +233,7 @@ def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) 
     if row.get("action", Action.NONE.value) not in actions:
         raise BadTable(f'{where}: [{number}] action = "{row["action"]}" is not one of {", ".join(sorted(actions))}.')
     if base is None:
-        base = KnownError(f"DCGM_ERROR_{number}", Severity.UNKNOWN, 0, "an error that the operator has described")
+        base = KnownError(f"DCGM_ERROR_{number}", ErrorSeverity.UNKNOWN, 0, "an error that the operator has described")
     return replace(base, pinned=True, **{f.name: row[f.name] for f in fields(KnownError) if f.name in row})
 
 

@@ -80,7 +80,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
     for sign in signs:
         run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
     seen = [facts.uuid for facts in before]
-    if any(sign.severity is scan.Severity.FATAL for sign in signs):
+    if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
         return scan.with_signs(Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen)
     try:
         verdict = await _diagnosed(run, found, allowed, patience)
@@ -91,7 +91,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
     return scan.with_signs(verdict, sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid)), seen)
 
 
-async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.Facts, ...]:
+async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
     """What the driver knows of the GPUs before the load. Those that somebody else computes on are not loaded besides: skipped."""
     for attempt in range(LOOKS):
         facts = await counters.look(found)
@@ -114,7 +114,7 @@ async def _diagnosed(run: Run[Settings], found: Sequence[Gpu], allowed: float, p
     ours = [gpu.uuid for gpu in found]
     engine = await _candidates(run).ours(found)
     engine, done = await _diagnose(run, engine, ours, allowed, patience)
-    request = judge.Request(
+    request = judge.DiagRequest(
         settings.level,
         {engine.gpus[uuid]: uuid for uuid in ours},
         engine.address,
@@ -127,7 +127,7 @@ async def _diagnosed(run: Run[Settings], found: Sequence[Gpu], allowed: float, p
     document, said = None, ""
     try:
         document = await anyio.to_thread.run_sync(parse.parse, done.stdout)
-    except parse.Unreadable as error:
+    except parse.UnreadableDocument as error:
         said = summary.short(f"{error} {done.stderr}")
     if document is not None:
         for line in summary.lines(document, request.gpus):
@@ -163,7 +163,7 @@ def _candidates(run: Run[Settings]) -> Candidates:
     )
 
 
-async def _connect(run: Run[Settings], address: str, tools: Sequence[str]) -> hostengine.Engine:
+async def _connect(run: Run[Settings], address: str, tools: Sequence[str]) -> hostengine.Hostengine:
     return await connect(lambda argv, timeout: _command(run, argv, timeout), tools, address, run.progress)
 
 
@@ -179,7 +179,7 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
 
 
 async def _refuse_impostor(
-    run: Run[Settings], engine: hostengine.Engine, found: Sequence[Gpu], document: parse.Document | None
+    run: Run[Settings], engine: hostengine.Hostengine, found: Sequence[Gpu], document: parse.Document | None
 ) -> None:
     """The engine's GPUs must have the serial numbers that the driver says ours have."""
     ours = {gpu.uuid: gpu.serial for gpu in found}
@@ -211,7 +211,7 @@ async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> 
     return replace(verdict, subject=uuid, findings=(told,), reason=f"{verdict.reason} NVML says of {uuid}: {words}.")
 
 
-def _too_long(engine: hostengine.Engine, request: judge.Request, allowed: float) -> str:
+def _too_long(engine: hostengine.Hostengine, request: judge.DiagRequest, allowed: float) -> str:
     left = "" if engine.heartbeat else " the engine may go on with it for a while;"
     known = alarms.hang(alarms.Circumstances(engine.version, "", request.model))
     why = f" {known.says} ({known.link});" if known else ""
@@ -219,8 +219,8 @@ def _too_long(engine: hostengine.Engine, request: judge.Request, allowed: float)
 
 
 async def _diagnose(
-    run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float, patience: float
-) -> tuple[hostengine.Engine, Completed]:
+    run: Run[Settings], engine: hostengine.Hostengine, ours: Sequence[str], allowed: float, patience: float
+) -> tuple[hostengine.Hostengine, Completed]:
     """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience`` seconds.
 
     An engine may list its GPUs for a dcgmi and refuse the diagnostic to it: then the next one is tried.
@@ -251,11 +251,11 @@ async def _diagnose(
         await anyio.sleep(min(random.uniform(*PAUSE), left))  # noqa: S311 (jitter)
 
 
-def _runs(engine: hostengine.Engine, level: int, ours: Sequence[str], allowed: float) -> str:
+def _runs(engine: hostengine.Hostengine, level: int, ours: Sequence[str], allowed: float) -> str:
     return f"running: {' '.join(hostengine.diag_argv(engine, level, ours, allowed))}"
 
 
-async def _refuse_unlisted(engine: hostengine.Engine, ours: Sequence[str]) -> None:
+async def _refuse_unlisted(engine: hostengine.Hostengine, ours: Sequence[str]) -> None:
     if absent := [uuid for uuid in ours if uuid not in engine.gpus]:
         raise Inconclusive(
             "WRONG_HOSTENGINE", f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again."
@@ -263,7 +263,7 @@ async def _refuse_unlisted(engine: hostengine.Engine, ours: Sequence[str]) -> No
 
 
 async def _with_progress(
-    run: Run[Settings], engine: hostengine.Engine, ours: Sequence[str], allowed: float
+    run: Run[Settings], engine: hostengine.Hostengine, ours: Sequence[str], allowed: float
 ) -> Completed:
     argv = hostengine.diag_argv(engine, run.settings.level, ours, allowed)
 
@@ -302,6 +302,7 @@ CHECK: Final = Check(
 
 
 def main() -> NoReturn:
+    """The program: the check, or with ``record`` the recorder of real diagnostics."""
     if sys.argv[1:2] == ["record"]:
         leave(lambda: record.main(sys.argv[2:]))
     run_main(CHECK)

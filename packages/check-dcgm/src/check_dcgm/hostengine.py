@@ -19,7 +19,7 @@ __all__ = [
     "BUSY",
     "OURS_AFTER",
     "VERSION_MISMATCH",
-    "Engine",
+    "Hostengine",
     "ToolsMissing",
     "connect",
     "diag_argv",
@@ -58,7 +58,7 @@ class ToolsMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Hostengine:
     """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's own id.
 
     ``pci``: UUID → PCI address. ``others``: tools that come after this one, for an engine that refuses its diagnostic.
@@ -88,7 +88,7 @@ class Engine:
         return ".".join(map(str, self.engine_version)) if self.engine_version > (0,) else ""
 
 
-async def connect(command: Command, tools: Sequence[str], address: str) -> Engine:
+async def connect(command: Command, tools: Sequence[str], address: str) -> Hostengine:
     """The engine at ``address``, through the first of ``tools`` that speaks its version.
 
     Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and :class:`ToolsMissing`.
@@ -112,7 +112,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Engin
                 f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
             )
         listing, pci = parse_listing(done.stdout)
-        return Engine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
+        return Hostengine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive(
             "ENGINE_VERSION",
@@ -132,7 +132,7 @@ async def _versions(command: Command, tool: str, address: str) -> tuple[Version,
     return client, engine
 
 
-async def inactive(command: Command, engine: Engine) -> dict[str, str]:
+async def inactive(command: Command, engine: Hostengine) -> dict[str, str]:
     """GPUs that the engine knows and does not list as active: UUID → its status, as LOST. Empty where it cannot say."""
     if engine.both < SHOWS_INACTIVE_SINCE:
         return {}
@@ -140,7 +140,7 @@ async def inactive(command: Command, engine: Engine) -> dict[str, str]:
     return parse_statuses(done.stdout) if done.returncode == 0 and not done.timed_out else {}
 
 
-async def serials(command: Command, engine: Engine, uuids: Sequence[str]) -> dict[str, str]:
+async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) -> dict[str, str]:
     """UUID → serial number, as the engine says when asked about each GPU; those it does not say are left out."""
     found = {}
     for uuid in uuids:
@@ -155,7 +155,7 @@ async def serials(command: Command, engine: Engine, uuids: Sequence[str]) -> dic
     return found
 
 
-def diag_argv(engine: Engine, level: int, uuids: Sequence[str], seconds: float | None = None) -> list[str]:
+def diag_argv(engine: Hostengine, level: int, uuids: Sequence[str], seconds: float | None = None) -> list[str]:
     """dcgmi 4 takes UUIDs; dcgmi 3 takes the engine's numbers only. After ``seconds`` the engine ends the diagnostic, where it can."""
     by_uuid = engine.client_version >= (4,)
     ids = [uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids]
@@ -165,7 +165,7 @@ def diag_argv(engine: Engine, level: int, uuids: Sequence[str], seconds: float |
     return [*argv, "--enable-heartbeat"] if engine.heartbeat else argv
 
 
-def stop_signal(engine: Engine, elapsed: float) -> signal.Signals:
+def stop_signal(engine: Hostengine, elapsed: float) -> signal.Signals:
     """How to end dcgmi ``elapsed`` seconds after its start.
 
     SIGTERM makes it stop whatever runs on the engine: right for our own diagnostic, wrong for a neighbour's. An engine with a heartbeat

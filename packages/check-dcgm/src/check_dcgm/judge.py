@@ -19,16 +19,16 @@ from .catalogue import (
     HARDWARE,
     PERFORMANCE,
     SOFTWARE,
+    ErrorSeverity,
     KnownError,
-    Severity,
     action_for,
     canonical_test,
     known,
     required,
 )
-from .parse import UNREADABLE, Document, Problem, TestResult
+from .parse import UNREADABLE, Document, DocumentProblem, TestResult
 
-__all__ = ["Request", "by_exit_status", "judge", "presence_of"]
+__all__ = ["DiagRequest", "by_exit_status", "judge", "presence_of"]
 
 RAN = frozenset({0, 205, 226})
 """Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51), some error (-30)."""
@@ -58,7 +58,7 @@ _PARTS = frozenset({"switch", "link", "nvswitch", "nvlink", "cpu", "cpu_core", "
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DiagRequest:
     """What was asked of the engine: ``gpus`` maps the *engine's* id of each of our GPUs to its UUID.
 
     ``details`` has what the driver says of them; ``optional`` are tests that need not have run; ``table`` is the error table.
@@ -77,7 +77,7 @@ class Request:
         return next((gpu.name for gpu in self.details.values()), "")
 
 
-def judge(document: Document, status: int, request: Request) -> Verdict:
+def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
     """The verdict on ``request.gpus``; never raises."""
     if document.runtime_error is not None and not document.results:
         return _not_run(document.runtime_error, status, request)
@@ -108,7 +108,7 @@ def judge(document: Document, status: int, request: Request) -> Verdict:
     return Verdict(Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE})
 
 
-def by_exit_status(status: int, request: Request, said: str) -> Verdict:
+def by_exit_status(status: int, request: DiagRequest, said: str) -> Verdict:
     """The verdict where there is no document to judge; only a lost GPU or a required reset is about hardware."""
     if status in _GPU_FACTS:
         return _gpu_fact(status, request)
@@ -119,7 +119,7 @@ def by_exit_status(status: int, request: Request, said: str) -> Verdict:
     return Verdict.inconclusive(code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs.")
 
 
-def _not_run(error: str, status: int, request: Request) -> Verdict:
+def _not_run(error: str, status: int, request: DiagRequest) -> Verdict:
     """The engine says why it ran nothing; the exit status says what kind of reason that is."""
     if status in _GPU_FACTS or status in _INFRASTRUCTURE or status < 0:
         return by_exit_status(status, request, summary.short(error))
@@ -137,7 +137,7 @@ class _Graded:
     finding: Finding | None = None
 
 
-def _grades(result: TestResult, document: Document, request: Request) -> list[_Graded]:
+def _grades(result: TestResult, document: Document, request: DiagRequest) -> list[_Graded]:
     """What each problem of one result means; empty when it says nothing about us."""
     if result.entity is not None and result.entity.kind not in _PARTS | {"gpu"}:
         if result.status in {"pass", "skip"} and not result.problems:
@@ -158,7 +158,7 @@ def _grades(result: TestResult, document: Document, request: Request) -> list[_G
     return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
 
 
-def _said_elsewhere(result: TestResult, document: Document, request: Request) -> bool:
+def _said_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
     """Whether the software test failed here only because it fails everywhere at once: for a warning about one GPU, say."""
     if canonical_test(result.test) != SOFTWARE:
         return False
@@ -166,17 +166,19 @@ def _said_elsewhere(result: TestResult, document: Document, request: Request) ->
     if result.entity is None:
         return bool(others)  # the row is everybody's, and its problems were given to the GPUs that they are about
     return bool(others) and all(
-        _severity(problem, request.table)[0] in {Severity.MONITOR, Severity.CONFIG} for problem in others
+        _severity(problem, request.table)[0] in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG} for problem in others
     )
 
 
-def _severity(problem: Problem, table: Mapping[int, KnownError]) -> tuple[int | None, int | None, KnownError | None]:
+def _severity(
+    problem: DocumentProblem, table: Mapping[int, KnownError]
+) -> tuple[int | None, int | None, KnownError | None]:
     """(severity, category, row): the document's own where it has them, else the table's; an operator's row before both."""
     row = table.get(problem.error_id) if problem.error_id is not None else None
     severity, category = problem.severity, problem.category
     if row is not None and row.pinned:
         return row.severity, row.category, row
-    if severity in {None, Severity.NONE, Severity.UNKNOWN}:
+    if severity in {None, ErrorSeverity.NONE, ErrorSeverity.UNKNOWN}:
         severity = row.severity if row else None
     if category is None:
         category = row.category if row else None
@@ -190,23 +192,23 @@ def _by_table(severity: int | None, category: int | None, row: KnownError | None
         return Outcome.FAILED, True
     if category in ENVIRONMENT:
         return Outcome.INCONCLUSIVE, False
-    if severity in {Severity.ISOLATE, Severity.RESET}:
+    if severity in {ErrorSeverity.ISOLATE, ErrorSeverity.RESET}:
         return Outcome.FAILED, row.fatal if own and row is not None else True
-    if severity == Severity.TRIAGE:
+    if severity == ErrorSeverity.TRIAGE:
         return Outcome.FAILED, row.fatal if own and row is not None else category in HARDWARE | PERFORMANCE
     return Outcome.INCONCLUSIVE, False
 
 
 def _problem(
-    problem: Problem, result: TestResult, subject: Subject, document: Document, request: Request
+    problem: DocumentProblem, result: TestResult, subject: Subject, document: Document, request: DiagRequest
 ) -> _Graded | None:
     severity, category, row = _severity(problem, request.table)
     test = canonical_test(result.test)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     says = alarms.explains(test, problem, around)
     if severity is None and result.status == "warn":
-        severity = Severity.MONITOR  # the only thing known about it is that DCGM itself calls it a warning
-    harmless = severity in {Severity.MONITOR, Severity.CONFIG}
+        severity = ErrorSeverity.MONITOR  # the only thing known about it is that DCGM itself calls it a warning
+    harmless = severity in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
     ran = result.status in {"fail", "warn", "unknown"}
     if not ran and (harmless or (result.status == "skip" and severity is None)):
         if result.status == "skip":
@@ -230,15 +232,15 @@ def _problem(
 
 
 def _finding(
-    problem: Problem,
+    problem: DocumentProblem,
     result: TestResult,
     subject: Subject,
     document: Document,
-    request: Request,
+    request: DiagRequest,
     *,
     outcome: Outcome,
     fatal: bool,
-    says: alarms.Known | None,
+    says: alarms.KnownAlarm | None,
 ) -> Finding:
     severity, category, row = _severity(problem, request.table)
     test = canonical_test(result.test)
@@ -267,7 +269,7 @@ def _finding(
     )
 
 
-def _subject(result: TestResult, request: Request) -> Subject | None:
+def _subject(result: TestResult, request: DiagRequest) -> Subject | None:
     """Whom a result is about; None for a GPU that is not ours."""
     if result.entity is None or result.entity.kind != "gpu":
         return NODE
@@ -275,7 +277,7 @@ def _subject(result: TestResult, request: Request) -> Subject | None:
     return Subject(canonical_test(result.test), uuid) if uuid is not None else None
 
 
-def _untested(document: Document, request: Request) -> str:
+def _untested(document: Document, request: DiagRequest) -> str:
     """Which required tests did not run on which of our GPUs, and why, as one sentence; empty when all did."""
     wanted = sorted(required(request.level) - request.optional)
     around = alarms.Circumstances(document.version, document.driver, request.model)
@@ -306,7 +308,7 @@ def _untested(document: Document, request: Request) -> str:
     return f"level {request.level} requires tests that did not run: {listed}."
 
 
-def _unexplained(document: Document, status: int, request: Request) -> str:
+def _unexplained(document: Document, status: int, request: DiagRequest) -> str:
     """Why an exit status does not fit the document, as one sentence; empty when it does."""
     problems = [problem for result in document.results for problem in result.problems]
     if status != 0 and not problems:
@@ -316,12 +318,16 @@ def _unexplained(document: Document, status: int, request: Request) -> str:
     for problem in problems:
         row = request.table.get(problem.error_id) if problem.error_id is not None else None
         once = row.severity_once if row else ()
-        if problem.error_id is None or Severity.ISOLATE in {problem.severity, row.severity if row else None, *once}:
+        if problem.error_id is None or ErrorSeverity.ISOLATE in {
+            problem.severity,
+            row.severity if row else None,
+            *once,
+        }:
             return ""
     return "dcgmi exited 205 (an error that asks to isolate a GPU) but its document names none; see the engine's log."
 
 
-def _clears(document: Document, request: Request) -> frozenset[Subject]:
+def _clears(document: Document, request: DiagRequest) -> frozenset[Subject]:
     """(test, GPU) pairs that passed and against which nothing is said, whatever name a version gives the test."""
     good: set[Subject] = set()
     bad: set[Subject] = set()
@@ -334,7 +340,7 @@ def _clears(document: Document, request: Request) -> frozenset[Subject]:
     return frozenset(good - bad)
 
 
-def _uuids(result: TestResult, request: Request) -> set[str]:
+def _uuids(result: TestResult, request: DiagRequest) -> set[str]:
     """The GPUs of ours that a result covers: up to 3.3 a deployment test has one result for all requested GPUs."""
     if result.entity is None:
         return set(request.gpus.values()) if canonical_test(result.test) == SOFTWARE else set()
@@ -343,7 +349,7 @@ def _uuids(result: TestResult, request: Request) -> set[str]:
     )
 
 
-def _gpu_fact(status: int, request: Request) -> Verdict:
+def _gpu_fact(status: int, request: DiagRequest) -> Verdict:
     code, what, action = _GPU_FACTS[status]
     uuids = sorted(request.gpus.values())
     gpus = ", ".join(uuids)

@@ -23,7 +23,7 @@ from .catalogue import by_words, is_deployment
 from .extract import objects
 from .identity import said
 
-__all__ = ["UNREADABLE", "Document", "Entity", "Problem", "TestResult", "Unreadable", "parse"]
+__all__ = ["UNREADABLE", "Document", "DocumentProblem", "Entity", "TestResult", "UnreadableDocument", "parse"]
 
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
@@ -34,7 +34,7 @@ Status = Literal["pass", "skip", "fail", "warn", "unknown"]
 _GPU_IN_TEXT: Final = re.compile(r"\bGPU ?#?(\d{1,4})\b")
 
 
-class Unreadable(ValueError):
+class UnreadableDocument(ValueError):
     """The output holds no diagnostic document. The message is one sentence."""
 
 
@@ -47,7 +47,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DocumentProblem:
     """One error of a result. Ids, severity and category are DCGM's numbers, None where the version prints none."""
 
     text: str
@@ -65,7 +65,7 @@ class TestResult:
     test: str
     entity: Entity | None
     status: Status
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DocumentProblem, ...] = ()
     info: str = ""
 
 
@@ -86,11 +86,11 @@ class Document:
 def parse(output: str) -> Document:
     """The document in ``output``, whatever stands before and after it; takes time linear in its length.
 
-    Raises :class:`Unreadable` when there is none, or only the beginning of one.
+    Raises :class:`UnreadableDocument` when there is none, or only the beginning of one.
     """
     documents = [_document(root, body) for found in objects(output, ROOTS) for root, body in _bodies(found)]
     if not documents:
-        raise Unreadable(_why_not(output))
+        raise UnreadableDocument(_why_not(output))
     if len(documents) == 1:
         return documents[0]
     # --iterations: one document for each; a fault in any of them is a fault.
@@ -160,7 +160,7 @@ def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     if isinstance(summary, dict):
         rows = _with_reason(name, rows, summary)
     yield from rows
-    # What a result says already is not said anew by the summary; the rest is about whom its text names, or about nobody.
+    # What a result says already is not repeated by the summary; the rest is about whom its text names, or about nobody.
     seen = {problem.text for row in rows for problem in row.problems}
     if not isinstance(summary, dict):
         return
@@ -206,19 +206,19 @@ def _rows(name: str, test: dict[str, Any]) -> Iterator[TestResult]:
             yield TestResult(name, owner, "warn" if status == "warn" else "fail", theirs)
 
 
-def _problems(raw: dict[str, Any]) -> list[tuple[Problem, Entity | None]]:
+def _problems(raw: dict[str, Any]) -> list[tuple[DocumentProblem, Entity | None]]:
     """What is under ``warnings``: a list of objects, or one text with its ids beside it; and whom an object names itself."""
     listed = raw.get("warnings")
     if isinstance(listed, str):
-        return [(Problem(listed, *_numbers(raw)), None)] if listed.strip() else []
-    found: list[tuple[Problem, Entity | None]] = []
+        return [(DocumentProblem(listed, *_numbers(raw)), None)] if listed.strip() else []
+    found: list[tuple[DocumentProblem, Entity | None]] = []
     for item in _list(listed):
         if isinstance(item, str) and item.strip():
-            found.append((Problem(item), None))
+            found.append((DocumentProblem(item), None))
         elif isinstance(item, dict):
             # The deployment tests of 3.3 keep the text under "warnings".
             text = next((str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), "")
-            found.append((Problem(text, *_numbers(item)), _entity(item)))
+            found.append((DocumentProblem(text, *_numbers(item)), _entity(item)))
     return found
 
 
@@ -226,7 +226,7 @@ def _numbers(raw: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
     return _int(raw.get("error_id")), _int(raw.get("error_severity")), _int(raw.get("error_category"))
 
 
-def _named(problem: Problem) -> Entity | None:
+def _named(problem: DocumentProblem) -> Entity | None:
     """The one GPU that a problem's text names by the engine's number."""
     numbers = {int(number) for number in _GPU_IN_TEXT.findall(problem.text)}
     return Entity("gpu", numbers.pop()) if len(numbers) == 1 else None

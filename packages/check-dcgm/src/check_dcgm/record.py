@@ -22,7 +22,7 @@ from typing import NoReturn
 from preflight_proto import names
 
 from .anonymous import Anonymiser
-from .hostengine import Engine, diag_argv, parse_listing, parse_versions
+from .hostengine import Hostengine, diag_argv, parse_listing, parse_versions
 from .settings import TIMEOUTS
 
 __all__ = ["main", "record"]
@@ -82,7 +82,7 @@ def record(
         raw += [_run([tool, "discovery", "--gpuid", str(gpus[uuid]), "-i", "a", "--host", host], 30.0) for uuid in ours]
         if not ours:
             continue
-        engine = Engine(tool, host, *parse_versions(version.stdout), gpus)
+        engine = Hostengine(tool, host, *parse_versions(version.stdout), gpus)
         for each in range(1, level + 1):
             print(f"{tool}: level {each}, at most {TIMEOUTS[each]:g} s", file=sys.stderr)
             raw.append(_run(diag_argv(engine, each, ours, TIMEOUTS[each]), TIMEOUTS[each] + 30))

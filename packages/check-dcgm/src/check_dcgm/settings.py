@@ -20,6 +20,8 @@ TIMEOUTS: Final = time_limits.DCGM_DIAG
 
 @dataclass(frozen=True)
 class Settings:
+    """The check's variables, read once at the start."""
+
     level: int = setting(
         names.ENV_DCGM_LEVEL,
         whole_number(1, 4),
@@ -78,6 +80,7 @@ class Settings:
         return overridden(text, f"DCGM_ERRORS_FILE: {self.errors_file}")
 
     def problems(self) -> list[str]:
+        """Problems of several variables together, one sentence each."""
         found = endpoint_problems(names.ENV_DCGM_HOSTENGINE, ",".join(self.addresses))
         levels = required(4)
         found += [

@@ -14,11 +14,11 @@ import msgspec
 from preflight_proto.check import Action, Finding, Outcome, Verdict
 
 from . import localise, syndrome
-from .control.messages import Trouble, VerdictMessage
+from .control.messages import Failure, VerdictMessage
 from .localise import Kind, Status, Zone
-from .probing import Map
+from .probing import EndpointMap
 
-__all__ = ["Found", "by_syndrome", "together", "verdict", "verdict_of"]
+__all__ = ["Localised", "by_syndrome", "together", "verdict", "verdict_of"]
 
 _MESSAGES: Final = {
     "LOW_BANDWIDTH": "the gang's all-reduce was too slow",
@@ -47,12 +47,12 @@ _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
 @dataclass(frozen=True)
-class Found:
+class Localised:
     """The end of localisation. ``causes``: local troubles of members in probes, by rank, the strongest first; ``in_time``: nothing was cut."""
 
     verdict: localise.Verdict
-    shape: Map
-    causes: tuple[tuple[int, Trouble], ...] = ()
+    shape: EndpointMap
+    causes: tuple[tuple[int, Failure], ...] = ()
     in_time: bool = True
 
 
@@ -74,7 +74,7 @@ def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessa
     )
 
 
-def verdict(base: VerdictMessage, zone: Zone, found: Found) -> VerdictMessage:
+def verdict(base: VerdictMessage, zone: Zone, found: Localised) -> VerdictMessage:
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
     what = found.verdict
     outcome, code = _outcome(base, zone, found)
@@ -113,7 +113,7 @@ def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]
     return {rank: "; ".join(said[rank] for said in (one, other) if rank in said) for rank in {*one, *other}}
 
 
-def _outcome(base: VerdictMessage, zone: Zone, found: Found) -> tuple[str, str]:
+def _outcome(base: VerdictMessage, zone: Zone, found: Localised) -> tuple[str, str]:
     kind = found.verdict.kind
     if found.verdict.inconclusive:
         return "inconclusive", "MEMBER_LOST"
@@ -129,12 +129,12 @@ def _outcome(base: VerdictMessage, zone: Zone, found: Found) -> tuple[str, str]:
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
 
 
-def _undecided(found: Found) -> Sequence[str]:
+def _undecided(found: Localised) -> Sequence[str]:
     late = () if found.in_time else ("what further rounds would have shown, for which CHECK_TIMEOUT left no time",)
     return (*found.verdict.undecided, *late)
 
 
-def _blamed(found: Found) -> dict[int, str]:
+def _blamed(found: Localised) -> dict[int, str]:
     """By rank, the code of what its node is blamed for."""
     symptoms = {one.member: one.symptom for one in found.verdict.suspects}
     devices = {found.shape.endpoint(rank): one.code for rank, one in found.causes if one.kind == "device"}
@@ -145,7 +145,7 @@ def _blamed(found: Found) -> dict[int, str]:
     }
 
 
-def _named(found: Found) -> dict[int, str]:
+def _named(found: Localised) -> dict[int, str]:
     """By rank, what is known of a node that is named and not blamed, and what would settle it."""
     scores = {one.member: one for one in found.verdict.suspects}
     told: dict[int, str] = {}
@@ -160,7 +160,7 @@ def _named(found: Found) -> dict[int, str]:
     return told
 
 
-def _evidence(found: Found) -> dict[int, str]:
+def _evidence(found: Localised) -> dict[int, str]:
     """By rank, how sure it is that a blamed node is at fault."""
     scores = {one.member: one.score for one in found.verdict.suspects if one.score is not None}
     blamed = [node for node in found.verdict.fatal_for if node in scores]

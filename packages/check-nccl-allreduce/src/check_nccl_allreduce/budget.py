@@ -31,6 +31,7 @@ class Budget:
 
     @property
     def report(self) -> float:
+        """Seconds kept back for the verdict and its report."""
         return min(max(REPORT, LONG_REPORT * self.allowed), max(LEAST_REPORT, 0.1 * self.allowed))
 
     @property

@@ -33,9 +33,9 @@ from preflight_proto.roster import Roster
 from . import blame, domains, fallback, judge, memory, network, nics, sysfs, tuning
 from .budget import Budget
 from .control.leader import Leader, Rounds
-from .control.member import Member
-from .control.messages import Hello, Start, Trouble, VerdictMessage
-from .control.rounds import Probes, Round
+from .control.member import MemberSession
+from .control.messages import Failure, Hello, LaunchOrder, VerdictMessage
+from .control.rounds import LaunchRound, Probes
 from .ranks import TOPOLOGY_FILE, Ranks
 from .settings import DEFAULT_SIZE, Settings
 
@@ -61,7 +61,7 @@ class Equipment:
     topology_file: str = ""
     """As the gang is told of it; see :class:`.control.messages.Hello`."""
     topology_content: bytes | None = None
-    trouble: Trouble | None = None
+    trouble: Failure | None = None
     nvlink: str = ""
     """The NVLink domain that the driver says these GPUs are in."""
     own: Verdict | None = None
@@ -69,7 +69,7 @@ class Equipment:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadSettings:
     """The workers' environment, the workload's variables in it that may bend the measurement, the interface that the check chose, and the adapters."""
 
     environ: Mapping[str, str]
@@ -91,13 +91,13 @@ async def probe(run: Run[Settings]) -> Verdict:
     counters = sysfs.Counters(adapters.watched if run.settings.backend != "gloo" else ())
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
         while True:
-            ended = await _once(run, ranks, Workload(environ, tuple(unusual), interface, adapters, reaches))
+            ended = await _once(run, ranks, WorkloadSettings(environ, tuple(unusual), interface, adapters, reaches))
             if ended is not None:
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _once(run: Run[Settings], ranks: Ranks, workload: Workload) -> Verdict | None:
+async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) -> Verdict | None:
     """Join one generation; None when it ended before its run began."""
     roster, equipment = await _gather(run)
     assert roster.rank is not None
@@ -126,7 +126,7 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: Workload) -> Verdict
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
-    member = Member(roster, hello, run.gang.settings.pod_ip, run.progress)
+    member = MemberSession(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)
     run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")
     if verdict is None:
@@ -182,14 +182,14 @@ async def _equipment(run: Run[Settings]) -> Equipment:
         gpus = await run.gpus()
         chosen = await find_topology(run.settings, os.environ)
     except (Inconclusive, Skipped) as error:
-        return Equipment("nccl", trouble=Trouble("local", error.code, error.reason.rstrip(".")))
+        return Equipment("nccl", trouble=Failure("local", error.code, error.reason.rstrip(".")))
     except Failed as error:
         verdict = error.verdict
-        return Equipment("nccl", trouble=Trouble("local", verdict.code, verdict.reason.rstrip(".")), own=verdict)
+        return Equipment("nccl", trouble=Failure("local", verdict.code, verdict.reason.rstrip(".")), own=verdict)
     run.progress(f"topology: {chosen.why}")
     variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
     mig = [gpu for gpu in gpus if gpu.mig]
-    trouble = Trouble("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
+    trouble = Failure("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
     content = await _content(chosen.path) if chosen.path is not None else None
     if nvlink := await counters.nvlink_domain(gpus):
         run.progress(f"NVLink domain {nvlink}, by the driver")
@@ -205,7 +205,7 @@ async def _content(path: str) -> bytes | None:
         return None
 
 
-async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: Ranks) -> VerdictMessage | None:
+async def _take_part(run: Run[Settings], roster: Roster, member: MemberSession, ranks: Ranks) -> VerdictMessage | None:
     """Member, and leader where this is rank 0 or rank 0 is lost, until the verdict; None when the roster changed before the run began."""
     assert roster.nnodes is not None
     given = run.kit.check_timeout
@@ -221,20 +221,20 @@ async def _take_part(run: Run[Settings], roster: Roster, member: Member, ranks: 
                 group.start_soon(_lead, run, roster, patience, given)
             member.lead = lambda place: group.start_soon(_lead_in_place, run, roster, given, place)
             group.start_soon(_watch_roster, run, roster, member, group.cancel_scope, watching)
-            verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.obey)
+            verdict = await member.take_part(patience + LEAST_PATIENCE, ranks.execute)
             watching.cancel()  # the verdict stands; the leader stays until all have it
         helpers.cancel_scope.cancel()
     return verdict
 
 
-async def _start_clock(run: Run[Settings], member: Member, allowed: float, grows: bool) -> None:
+async def _start_clock(run: Run[Settings], member: MemberSession, allowed: float, grows: bool) -> None:
     """``grows``: the leader knows what the gang's size allows; members may differ in the GPUs that they have."""
     await member.begun.wait()
     run.restart_deadline(max(allowed, member.allowed) if grows else allowed)
 
 
 async def _watch_roster(
-    run: Run[Settings], roster: Roster, member: Member, all_of_it: anyio.CancelScope, watching: anyio.CancelScope
+    run: Run[Settings], roster: Roster, member: MemberSession, all_of_it: anyio.CancelScope, watching: anyio.CancelScope
 ) -> None:
     with watching:
         now = await run.roster_changed(roster)
@@ -281,20 +281,20 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, given: floa
         nonlocal probing
         if not rounds:
             return budget.left(spent())
-        probing = spent() if probing is None or isinstance(rounds[-1], Round) else probing
+        probing = spent() if probing is None or isinstance(rounds[-1], LaunchRound) else probing
         return budget.probes(spent(), probing)
 
     def say(text: str) -> None:
         run.progress(f"leader: {text}")
 
-    def step(hellos: Mapping[int, Hello], rounds: Rounds) -> Start | Probes | VerdictMessage:
+    def step(hellos: Mapping[int, Hello], rounds: Rounds) -> LaunchOrder | Probes | VerdictMessage:
         nonlocal budget
         if not rounds:
             budget = Budget(given or gang_run(sum(hello.workers for hello in hellos.values())))
         ports = (master_port, *([network.free_port(address)] if rounds else []))
         may_retry = budget.left(spent()) > budget.launch
         spare = budget.spare(spent(), spent() - launched)
-        plan = judge.Plan(
+        plan = judge.JudgePlan(
             run.settings,
             ports,
             left(rounds),
@@ -305,12 +305,12 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, given: floa
             say=say,
         )
         what = judge.next_step(plan, hellos, rounds)
-        if isinstance(what, Start) and not rounds:
+        if isinstance(what, LaunchOrder) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
                 say(line)
-        return msgspec.structs.replace(what, allowed=budget.allowed) if isinstance(what, Start) else what
+        return msgspec.structs.replace(what, allowed=budget.allowed) if isinstance(what, LaunchOrder) else what
 
-    def launch_within(what: Start) -> tuple[float, float]:
+    def launch_within(what: LaunchOrder) -> tuple[float, float]:
         """The first launch may take the gang's share, a second one all but what the report needs, and one without topology files its own."""
         nonlocal launched
         launched = spent()
@@ -348,4 +348,5 @@ CHECK: Final = Check(
 
 
 def main() -> NoReturn:
+    """The program."""
     run_main(CHECK)

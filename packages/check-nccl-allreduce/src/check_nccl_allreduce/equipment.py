@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from . import nics
-from .control.messages import Hello, Result
+from .control.messages import Hello, RankReport
 from .ports import Local, PortFault, bounded, merged
 
 __all__ = ["Comparable", "errors", "of_gang", "of_node"]
@@ -89,7 +89,7 @@ def of_node(hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ran
     return Local(bounded(faults.values()))
 
 
-def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, Result]]) -> Local:
+def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]) -> Local:
     """What grew on their node in these rounds, each with its reports by rank."""
     reports = [[results[rank] for rank in ranks if rank in results] for results in rounds]
     return merged(

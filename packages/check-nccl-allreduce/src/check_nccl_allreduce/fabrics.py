@@ -16,7 +16,7 @@ from typing import Final
 from . import localise
 from .localise import Endpoint, Local, PortErrors, PortFault, Probe, Result, Role, Round, State, Status, Zone
 
-__all__ = ["SECONDS", "Fabric", "World"]
+__all__ = ["SECONDS", "Fabric", "FabricWorld"]
 
 MOST_NODES: Final = 4096
 SECONDS: Final = 5.0
@@ -31,7 +31,7 @@ NVLINK: Final = 2.2
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class FabricWorld:
     """What gangs are drawn from. Spreads are standard deviations of natural logarithms.
 
     ``fault``: ``none``, ``nodes`` (bad NICs), ``dead`` (their paths do not come up), ``pause`` (and their leaf suffers), or what is no
@@ -88,7 +88,7 @@ PERSISTENCE: Final = 0.7
 """Of the noise that a leaf's paths share, the part that stays from one round to the next."""
 
 
-def drawn(world: World, random: Random) -> World:
+def drawn(world: FabricWorld, random: Random) -> FabricWorld:
     """A gang's own world, from ranges wider than those that rules were made for; up to three disturbances beside up to three bad nodes."""
     least = random.choice((1, 1, 2, 4))
     return replace(
@@ -115,7 +115,7 @@ def drawn(world: World, random: Random) -> World:
 
 
 @dataclass(slots=True)
-class Fault:
+class FabricFault:
     """One thing that is wrong: with which endpoints, and what it leaves of normal; from when on, where it passes."""
 
     name: str
@@ -127,7 +127,7 @@ class Fault:
 class Fabric:
     """One gang and the truth about it: draws endpoints and faults, then measures rounds."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: FabricWorld, number: int) -> None:
         self.random = random = Random(f"{world.name}/{number}")  # noqa: S311, a simulation must be repeatable
         self.world = world = drawn(world, random) if world.mixed else world
         self.size, self.leaf = self._shape()
@@ -191,7 +191,7 @@ class Fabric:
                 random.shuffle(leaf)  # ranks do not follow the racks
                 return size, leaf
 
-    def _fault(self, name: str) -> Fault:
+    def _fault(self, name: str) -> FabricFault:
         """One thing that goes wrong, where it does."""
         world, random, size = self.world, self.random, self.size
         everyone = range(size)
@@ -238,7 +238,7 @@ class Fabric:
                 factor = 1 / random.uniform(1.5, 4)
             case _:
                 pass
-        return Fault(name, frozenset(touched), factor, begins)
+        return FabricFault(name, frozenset(touched), factor, begins)
 
     def _local(self, one: int, number: int) -> Local:
         """What this node's ports say, drawn apart from all else."""
@@ -341,7 +341,7 @@ class Fabric:
         tier = 2 if self.pod[a] != self.pod[b] else 1 if self.leaf[a] != self.leaf[b] else 0
         return TIERS[tier] * math.exp(abs(self.random.gauss(0, LATENCY_NOISE)))
 
-    def _path(self, fault: Fault, members: tuple[int, ...]) -> float:
+    def _path(self, fault: FabricFault, members: tuple[int, ...]) -> float:
         """The share of normal that the path between the members has."""
         world, random, leaf = self.world, self.random, self.leaf
         crosses = len({leaf[i] for i in members}) > 1

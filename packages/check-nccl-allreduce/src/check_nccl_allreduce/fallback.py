@@ -13,7 +13,7 @@ import msgspec
 
 from . import gate
 from .control.messages import Hello, VerdictMessage
-from .control.rounds import Round
+from .control.rounds import LaunchRound
 
 __all__ = ["chosen", "noted", "verdict"]
 
@@ -33,7 +33,7 @@ def chosen(environ: Mapping[str, str]) -> bool:
     return environ.get("NCCL_NET", "").lower() == "socket" or environ.get("NCCL_IB_DISABLE", "0") not in {"", "0"}
 
 
-def verdict(hellos: Mapping[int, Hello], last: Round, base: VerdictMessage) -> VerdictMessage | None:
+def verdict(hellos: Mapping[int, Hello], last: LaunchRound, base: VerdictMessage) -> VerdictMessage | None:
     """What the launch that ``base`` is about says of its transport; None where nothing fell back, or it has not ended well."""
     if base.code not in {"OK", "LOW_BANDWIDTH"} or len({hello.node for hello in hellos.values()}) < 2:
         return None
@@ -57,7 +57,7 @@ def verdict(hellos: Mapping[int, Hello], last: Round, base: VerdictMessage) -> V
     return VerdictMessage("failed", "TRANSPORT_FALLBACK", reason, base.measured, base.expected, base.metadata)
 
 
-def noted(last: Round, message: VerdictMessage) -> VerdictMessage:
+def noted(last: LaunchRound, message: VerdictMessage) -> VerdictMessage:
     """The verdict with the networks that NCCL took in its details."""
     networks = sorted({network for result in last.results.values() for network in result.networks})
     if not networks:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 __all__ = [
     "SIZES",
+    "FloorRow",
     "Ring",
-    "Row",
     "bus_bandwidth",
     "find",
     "known",
@@ -30,7 +30,7 @@ SIZES: Final = range(4 * 1024**3, 16 * 1024**3 + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FloorRow:
     """One line of the table; bandwidths in GB/s."""
 
     model: tuple[str, ...]
@@ -68,9 +68,10 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 
 @cache
-def known() -> tuple[Row, ...]:
+def known() -> tuple[FloorRow, ...]:
+    """The rows of ``floors.toml`` for a gang's own all-reduce, in GB/s of bus bandwidth."""
     return tuple(
-        Row(
+        FloorRow(
             tuple(row["model"]),
             tuple(row.get("not", ())),
             row["gpus"],
@@ -87,6 +88,7 @@ def known() -> tuple[Row, ...]:
 
 @cache
 def rings() -> tuple[Ring, ...]:
+    """The rows of ``floors.toml`` for rings, as a share of the sum of the adapters' rates."""
     return tuple(
         Ring(
             tuple(row["model"]),
@@ -106,7 +108,7 @@ def nodes_class(nodes: int) -> str:
     return "2" if nodes == 2 else "3+"
 
 
-def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> Row | None:
+def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> FloorRow | None:
     """The row for this gang, or None: then nothing is known that could fail it. ``size`` in bytes per rank."""
     if size not in SIZES or nodes < 2 or not fabric:
         return None
@@ -129,7 +131,7 @@ def ring_floor(model: str, gpus: int, fabric: str) -> float | None:
     return row.share * carried if row is not None and carried is not None else None
 
 
-def _is(model: str, row: Row | Ring) -> bool:
+def _is(model: str, row: FloorRow | Ring) -> bool:
     name = model.lower()
     return any(part.lower() in name for part in row.model) and not any(part.lower() in name for part in row.but_not)
 

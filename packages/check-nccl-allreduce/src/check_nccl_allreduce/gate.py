@@ -6,16 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import domains, equipment, floors
-from .control.messages import Hello, Start, VerdictMessage
-from .control.rounds import Round
+from .control.messages import Hello, LaunchOrder, VerdictMessage
+from .control.rounds import LaunchRound
 from .localise import Zone
 from .settings import Settings, show_size
 
-__all__ = ["Gate", "fabric_of", "gbps", "hold", "no_row", "ring_fabric", "table_row", "verdict"]
+__all__ = [
+    "FloorComparison",
+    "compare_with_floor",
+    "fabric_of",
+    "gbps",
+    "no_row",
+    "ring_fabric",
+    "table_row",
+    "verdict",
+]
 
 
 @dataclass(frozen=True)
-class Gate:
+class FloorComparison:
     """The measurement (GB/s) against its floor; ``source``: of the floor, or why there is none."""
 
     zone: Zone
@@ -25,7 +34,7 @@ class Gate:
     expected: float | None = None
 
 
-def hold(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Gate:
+def compare_with_floor(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> FloorComparison:
     """A launch of which every member has reported."""
     start = last.start
     busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
@@ -35,19 +44,19 @@ def hold(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> Gate:
     elif row is not None:
         floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
     else:
-        return Gate(Zone.UNKNOWN, busbw, no_row(hellos, start))
+        return FloorComparison(Zone.UNKNOWN, busbw, no_row(hellos, start))
     decides = settings.threshold is not None or (row is not None and row.corroborated)
     zone = Zone.BETWEEN if busbw < max(floor, 0.9 * expected) else Zone.PASSED
     if busbw < floor and decides:
         zone = Zone.BELOW
-    return Gate(zone, busbw, source, floor, expected)
+    return FloorComparison(zone, busbw, source, floor, expected)
 
 
-def verdict(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> VerdictMessage:
+def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> VerdictMessage:
     """What the gang's bandwidth alone says: OK or LOW_BANDWIDTH."""
     start = last.start
     shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
-    gate = hold(settings, hellos, last)
+    gate = compare_with_floor(settings, hellos, last)
     busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
     measured = float(gbps(busbw))
     metadata = {"measured_gbps": gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
@@ -109,7 +118,7 @@ def _one_nvlink_domain(hellos: Mapping[int, Hello]) -> bool:
     return len(named) == 1 and "" not in named and all(hello.imex for hello in hellos.values())
 
 
-def table_row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
+def table_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> floors.FloorRow | None:
     """What the table says of this gang; None where it knows nothing of it, or the measurement is none of the table's."""
     kinds, fabric = {(hello.model, hello.workers) for hello in hellos.values()}, fabric_of(hellos)
     if (
@@ -124,7 +133,7 @@ def table_row(hellos: Mapping[int, Hello], start: Start) -> floors.Row | None:
     return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
 
 
-def ring_fabric(hellos: Mapping[int, Hello], start: Start) -> str | None:
+def ring_fabric(hellos: Mapping[int, Hello], start: LaunchOrder) -> str | None:
     """The fabric whose wire the probes' rings are held against; None where a variable may bend them, or NCCL does not carry them.
 
     Between nodes of one NVLink domain rings pass no adapter, and no wire is known.
@@ -134,7 +143,7 @@ def ring_fabric(hellos: Mapping[int, Hello], start: Start) -> str | None:
     return fabric_of(hellos)
 
 
-def no_row(hellos: Mapping[int, Hello], start: Start) -> str:
+def no_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> str:
     """Why the table says nothing."""
     if start.backend != "nccl":
         return f"{start.backend} has none"

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from . import blame, equipment, fallback, floors, gate, localise, memory, probing, syndrome, topology
-from .control.messages import STAGES, Hello, Leaving, Result, Stage, Start, Trouble, VerdictMessage
-from .control.rounds import ProbeRound, Probes, Round
+from .control.messages import STAGES, Failure, Hello, LaunchOrder, Leaving, RankReport, RankStage, VerdictMessage
+from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings
 
@@ -25,7 +25,7 @@ CONTRAST: Final = 1.1
 SUSPECTS: Final = 8
 """Names in a line of the log."""
 
-__all__ = ["ROUNDS", "Plan", "first", "judge", "next_step", "remarks", "spread"]
+__all__ = ["ROUNDS", "JudgePlan", "first", "judge", "next_step", "remarks", "spread"]
 
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more.
@@ -34,7 +34,7 @@ One without topology files comes on top of them."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class JudgePlan:
     """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they allow another launch, a seed.
 
     ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology files may take, 0 where it does not fit. ``say`` hears what the log should tell
@@ -52,13 +52,13 @@ class Plan:
 
 
 def next_step(
-    plan: Plan, hellos: Mapping[int, Hello], rounds: Sequence[Round | ProbeRound]
-) -> Start | Probes | VerdictMessage:
+    plan: JudgePlan, hellos: Mapping[int, Hello], rounds: Sequence[LaunchRound | ProbeRound]
+) -> LaunchOrder | Probes | VerdictMessage:
     """Another launch, a round of probes, or the end."""
     what = _next(plan, hellos, rounds)
     if not isinstance(what, VerdictMessage):
         return what
-    launches = [one for one in rounds if isinstance(one, Round)]
+    launches = [one for one in rounds if isinstance(one, LaunchRound)]
     return _with_adapters(hellos, fallback.noted(launches[-1], what) if launches else what)
 
 
@@ -84,9 +84,9 @@ def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
 
 
 def _next(
-    plan: Plan, hellos: Mapping[int, Hello], rounds: Sequence[Round | ProbeRound]
-) -> Start | Probes | VerdictMessage:
-    launches = [one for one in rounds if isinstance(one, Round)]
+    plan: JudgePlan, hellos: Mapping[int, Hello], rounds: Sequence[LaunchRound | ProbeRound]
+) -> LaunchOrder | Probes | VerdictMessage:
+    launches = [one for one in rounds if isinstance(one, LaunchRound)]
     probed = [one for one in rounds if isinstance(one, ProbeRound)]
     if not launches:
         return first(plan, hellos)
@@ -118,16 +118,16 @@ def _next(
 
 
 def _localised(
-    plan: Plan,
+    plan: JudgePlan,
     hellos: Mapping[int, Hello],
-    last: Round,
+    last: LaunchRound,
     probed: Sequence[ProbeRound],
     *,
     base: VerdictMessage,
     found: tuple[Zone, float],
 ) -> Probes | VerdictMessage:
     zone, gbps = found
-    shape = probing.Map.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
+    shape = probing.EndpointMap.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
     state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
@@ -156,17 +156,17 @@ def _localised(
         step, in_time = probing.finish(state), False
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
-    verdict = blame.verdict(base, zone, blame.Found(step, shape, probing.causes(probed), in_time))
+    verdict = blame.verdict(base, zone, blame.Localised(step, shape, probing.causes(probed), in_time))
     return msgspec.structs.replace(verdict, seen=memory.seen(shape.ranks, state))
 
 
-def _corrupted(shape: probing.Map, hellos: Mapping[int, Hello], last: Round, zone: Zone) -> int:
+def _corrupted(shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone) -> int:
     """The node whose part of the gang's own sum was wrong, -1 where that is not told."""
     told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
     return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
 
 
-def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: int) -> tuple[Zone, float] | None:
+def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> tuple[Zone, float] | None:
     """Where the gang's own all-reduce stands, and its GB/s; None where nothing is to be localised.
 
     That is: it passed, somebody could not take part, or what it says is known already. A gang that moves its data by
@@ -185,7 +185,7 @@ def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: 
         silent = any(last.stages[rank].silent for rank in last.stages if rank not in last.results)
         hung = all(last.is_ready(rank) for rank in hellos) and not silent
         return (Zone.HANG, 0.0) if hung else None
-    held = gate.hold(settings, hellos, last)
+    held = gate.compare_with_floor(settings, hellos, last)
     if held.zone is Zone.PASSED:
         return None
     if held.floor is None and (last.start.backend != "nccl" or not _curious(settings, hellos, last, seed)):
@@ -193,9 +193,9 @@ def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: 
     return held.zone, held.busbw
 
 
-def _curious(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed: int) -> bool:
+def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> bool:
     """Whether a gang without a floor is looked into: a member's own times stand out, its nodes usually reach more, or it is its turn."""
-    if memory.slower(hellos, last.start, gate.hold(settings, hellos, last).busbw):
+    if memory.slower(hellos, last.start, gate.compare_with_floor(settings, hellos, last).busbw):
         return True
     middles = sorted(median(result.times) for result in last.results.values())
     if middles[-1] > CONTRAST * middles[len(middles) // 2]:
@@ -203,7 +203,7 @@ def _curious(settings: Settings, hellos: Mapping[int, Hello], last: Round, seed:
     return localise.chance(seed) < settings.localise_share / 100
 
 
-def first(plan: Plan, hellos: Mapping[int, Hello]) -> Start | VerdictMessage:
+def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | VerdictMessage:
     """The first round, unless somebody cannot take part or the members do not fit together."""
     for rank, hello in sorted(hellos.items()):
         if (trouble := hello.trouble) is not None:
@@ -220,9 +220,9 @@ def first(plan: Plan, hellos: Mapping[int, Hello]) -> Start | VerdictMessage:
     return _start(plan, hellos, 1)
 
 
-def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
+def _start(plan: JudgePlan, hellos: Mapping[int, Hello], number: int) -> LaunchOrder:
     settings, backend = plan.settings, hellos[0].backend
-    return Start(
+    return LaunchOrder(
         round=number,
         master_port=plan.ports[min(number, len(plan.ports)) - 1],
         backend=backend,
@@ -235,7 +235,7 @@ def _start(plan: Plan, hellos: Mapping[int, Hello], number: int) -> Start:
     )
 
 
-def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
+def remarks(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
     """What the log should say about the members' adapters and the floor before the measurement."""
     adapters = [
         f"warning: {_who(hellos, rank)}: network adapter {text}"
@@ -245,7 +245,7 @@ def remarks(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> li
     return adapters + _of_floor(settings, hellos, start)
 
 
-def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> list[str]:
+def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
     row = gate.table_row(hellos, start)
     if settings.threshold is None:
         if row is None:
@@ -265,7 +265,7 @@ def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: Start) -> 
     return lines
 
 
-def judge(settings: Settings, hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:
+def judge(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[VerdictMessage, bool]:
     """(the verdict on one round, whether another round might end better)."""
     if last.left:
         return _left(last.left), False
@@ -288,7 +288,7 @@ def _left(left: Mapping[int, Leaving]) -> VerdictMessage:
     return VerdictMessage("inconclusive", leaving.code, leaving.reason)
 
 
-def _wrong_data(hellos: Mapping[int, Hello], last: Round, wrong: Mapping[int, Result]) -> VerdictMessage:
+def _wrong_data(hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[int, RankReport]) -> VerdictMessage:
     elements = sum(result.wrong for result in wrong.values())
     _, result = _first(wrong)
     whole = "every member" if len(wrong) == len(hellos) else ", ".join(_who(hellos, rank) for rank in sorted(wrong))
@@ -306,12 +306,12 @@ def _wrong_data(hellos: Mapping[int, Hello], last: Round, wrong: Mapping[int, Re
 _ORDER = ("environment", "device", "died", "refused", "launch", "class", "peer")
 
 
-def _explains(trouble: Trouble) -> str:
+def _explains(trouble: Failure) -> str:
     """Its kind; but that nobody answers at a peer's address is what the survivors of a rank that ended say too."""
     return "refused" if trouble.code == "BOOTSTRAP" else trouble.kind
 
 
-def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble]) -> tuple[VerdictMessage, bool]:
+def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Failure]) -> tuple[VerdictMessage, bool]:
     """Errors, in the order in which they explain each other: a survivor's complaint says nothing about the survivor."""
     rank, trouble = min(troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0]))
     text = f"{_who(hellos, rank)}: {trouble.text}"
@@ -331,7 +331,7 @@ def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble]) -> t
 
 
 def _of_devices(
-    hellos: Mapping[int, Hello], troubles: Mapping[int, Trouble], verdict: VerdictMessage
+    hellos: Mapping[int, Hello], troubles: Mapping[int, Failure], verdict: VerdictMessage
 ) -> VerdictMessage:
     """Each node's own word on its own device: nobody else could know better, unless many say it at once."""
     codes = {
@@ -344,9 +344,10 @@ def _of_devices(
     return msgspec.structs.replace(verdict, reason=told)
 
 
-def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessage, bool]:
+def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[VerdictMessage, bool]:
     stages = {
-        rank: Stage("done") if rank in last.results else last.stages.get(rank, Stage()) for rank in sorted(hellos)
+        rank: RankStage("done") if rank in last.results else last.stages.get(rank, RankStage())
+        for rank in sorted(hellos)
     }
     silent = [rank for rank, stage in stages.items() if stage.silent]
     if silent:
@@ -359,7 +360,7 @@ def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessag
         ), False
     behind = min(stages.values(), key=_how_far)
     names = ", ".join(_who(hellos, rank) for rank, stage in stages.items() if stage == behind)
-    if _how_far(behind) < _how_far(Stage("ready")):
+    if _how_far(behind) < _how_far(RankStage("ready")):
         where = {"waiting": "did not launch", "launched": "did not reach the rendezvous"}
         what = where.get(behind.name, "did not open the communicator")
         return VerdictMessage(
@@ -375,7 +376,7 @@ def _unfinished(hellos: Mapping[int, Hello], last: Round) -> tuple[VerdictMessag
     ), False
 
 
-def spread(last: Round) -> str:
+def spread(last: LaunchRound) -> str:
     """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty where some did not end."""
     times = [result.times for result in last.results.values()]
     if not times or not all(times):
@@ -393,7 +394,7 @@ def _who(hellos: Mapping[int, Hello], rank: int) -> str:
     return hello.who if hello is not None else f"rank {rank}"
 
 
-def _how_far(stage: Stage) -> tuple[int, int]:
+def _how_far(stage: RankStage) -> tuple[int, int]:
     return (STAGES.index(stage.name) if stage.name in STAGES else 0), stage.iteration
 
 

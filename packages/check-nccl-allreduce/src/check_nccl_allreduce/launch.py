@@ -26,9 +26,9 @@ from anyio.abc import Listener, Process, SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
-from . import troubles
-from .control.messages import Detail, Opened, Probe, Result, Stage, Start, Trouble
-from .lines import Began, Line, Worker, numbers, order_of, residuals, slowest
+from . import failures
+from .control.messages import Detail, Failure, LaunchOrder, Opened, ProbeOrder, RankReport, RankStage
+from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
 from .output import Output
 
 __all__ = ["Agent"]
@@ -102,14 +102,14 @@ class Agent:
 
     async def run(
         self,
-        start: Start,
+        start: LaunchOrder,
         roster: Roster,
         address: str,
         count: int,
-        changed: Callable[[Stage], None],
+        changed: Callable[[RankStage], None],
         *,
         variables: Mapping[str, str | None],
-    ) -> Result:
+    ) -> RankReport:
         """Run ``count`` workers here as this roster's rank, with these ``variables`` too (None: unset), which fresh ones get as well.
 
         Returns when all have spoken, or one has failed.
@@ -190,10 +190,10 @@ class Agent:
     async def open(self, number: int, address: str, *, store: bool = True) -> Opened:
         """A store in the first worker here, for the others of a probe to meet in; without ``store``, that there are workers."""
         if self._stuck:
-            return Opened(number, trouble=troubles.stuck(asleep=self.asleep))
+            return Opened(number, trouble=failures.stuck(asleep=self.asleep))
         worker = self._workers.get(0)
         if worker is None:
-            return Opened(number, trouble=troubles.died("the worker", self.output))
+            return Opened(number, trouble=failures.died("the worker", self.output))
         if not store:
             return Opened(number, address=address)
         if worker.port is None:
@@ -203,13 +203,15 @@ class Agent:
                 await self._next_news()
         if worker.port is None:
             said = worker.done.error if worker.done is not None else None
-            return Opened(number, trouble=Trouble("died", "RANK_DIED", said or "no worker is left to hold a store"))
+            return Opened(number, trouble=Failure("died", "RANK_DIED", said or "no worker is left to hold a store"))
         return Opened(number, worker.port, address)
 
-    async def probe(self, probe: Probe, roster: Roster, count: int, changed: Callable[[Stage], None]) -> Result:
+    async def probe(
+        self, probe: ProbeOrder, roster: Roster, count: int, changed: Callable[[RankStage], None]
+    ) -> RankReport:
         """One probe on the workers that are here."""
         if self._stuck:
-            return Result(probe.round, trouble=troubles.stuck(asleep=self.asleep))
+            return RankReport(probe.round, trouble=failures.stuck(asleep=self.asleep))
         begun = anyio.current_time()
         for worker in list(self._workers.values()):
             worker.order()
@@ -230,7 +232,7 @@ class Agent:
             }
             await self._tell_worker(worker, order)
         if len(self._workers) < count:
-            return Result(probe.round, trouble=troubles.died("a worker", self.output))
+            return RankReport(probe.round, trouble=failures.died("a worker", self.output))
         result = await self._outcome(probe.round, count, changed)
         if probe.detail and result.trouble is None:
             patience = min(DETAIL_SHARE * probe.timeout, DETAIL_WITHIN)
@@ -250,13 +252,13 @@ class Agent:
         rails = tuple(rail for rail, _, _ in parts) if count > 1 else ()
         return Detail(rails, max(there for _, there, _ in parts), max(back for _, _, back in parts))
 
-    async def _outcome(self, number: int, count: int, changed: Callable[[Stage], None]) -> Result:
+    async def _outcome(self, number: int, count: int, changed: Callable[[RankStage], None]) -> RankReport:
         """When all workers have spoken, or one has failed."""
         last = None
         failed_at: float | None = None
         while True:
             if self._stuck:
-                return Result(number, trouble=troubles.stuck(asleep=self.asleep))
+                return RankReport(number, trouble=failures.stuck(asleep=self.asleep))
             workers = list(self._workers.values())
             if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
@@ -279,15 +281,15 @@ class Agent:
         """What torchrun and its workers printed, its last part, without what NCCL merely narrates."""
         return self._output.text
 
-    def _failure(self, number: int) -> Result:
+    def _failure(self, number: int) -> RankReport:
         workers = sorted(self._workers.values(), key=lambda w: w.local)
-        ready = all(order_of(w.stage) >= order_of(Stage("ready")) for w in workers) and bool(workers)
+        ready = all(order_of(w.stage) >= order_of(RankStage("ready")) for w in workers) and bool(workers)
         for worker in workers:
             if worker.gone and worker.done is None:
-                return Result(number, trouble=troubles.died(f"rank {worker.rank}'s process", self.output))
+                return RankReport(number, trouble=failures.died(f"rank {worker.rank}'s process", self.output))
         errors = [w.done.error for w in workers if w.done is not None and w.done.error]
         error = errors[0] if errors else ""
-        return Result(number, trouble=troubles.by_output(error, self.output, before_ready=not ready))
+        return RankReport(number, trouble=failures.by_output(error, self.output, before_ready=not ready))
 
     # --- watching
 
@@ -321,7 +323,7 @@ class Agent:
         async with stream:
             try:
                 while True:
-                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=Line)
+                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=WorkerLine)
                     worker = self._take(worker, line, stream)
                     if not line.beat:
                         self._wake()
@@ -338,7 +340,7 @@ class Agent:
             worker.gone = True
             self._wake()
 
-    def _take(self, worker: Worker | None, line: Line, stream: SocketStream) -> Worker | None:
+    def _take(self, worker: Worker | None, line: WorkerLine, stream: SocketStream) -> Worker | None:
         if worker is None:
             self._over = self._over or (line.over == self._launches and not self._forks)
             self._stuck, self.asleep = self._stuck or line.stuck, self.asleep or line.asleep
@@ -360,7 +362,7 @@ class Agent:
 
 
 def _secret(roster: Roster, number: int) -> str:
-    """Names the rendezvous' keys, so that no stranger on its open port can guess one."""
+    """Names the rendezvous' keys, so that nobody else on its open port can guess one."""
     assert roster.token is not None
     what = f"rendezvous {roster.generation} {number}".encode()
     return hmac.digest(roster.token.encode(), what, hashlib.sha256).hex()[:32]

@@ -9,15 +9,15 @@ from typing import Final
 import msgspec
 from anyio.abc import SocketStream
 
-from .control.messages import STAGES, Residuals, Result, Stage
+from .control.messages import STAGES, RankReport, RankStage, Residuals
 
-__all__ = ["Began", "Line", "Worker", "numbers", "order_of", "residuals", "slowest"]
+__all__ = ["Began", "Worker", "WorkerLine", "numbers", "order_of", "residuals", "slowest"]
 
 SILENT_AFTER: Final = 5.0
 """Seconds without a worker's sign of life, which comes each second."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class WorkerLine(msgspec.Struct, frozen=True):
     """What a worker says: which one it is, then stages, then its numbers or its error."""
 
     rank: int | None = None
@@ -52,8 +52,8 @@ class Worker:
     local: int
     stream: SocketStream
     heard: float
-    stage: Stage = field(default_factory=lambda: Stage("launched"))
-    done: Line | None = None
+    stage: RankStage = field(default_factory=lambda: RankStage("launched"))
+    done: WorkerLine | None = None
     detail: tuple[float, float, float] | None = None
     port: int | None = None
     gone: bool = False
@@ -62,13 +62,13 @@ class Worker:
 
     def order(self) -> None:
         """Forget what it said: it is about to be given something new to do."""
-        self.stage, self.done, self.detail = Stage("launched"), None, None
+        self.stage, self.done, self.detail = RankStage("launched"), None, None
 
     def said(self) -> bool:
         """Whether a store's port, or why there is none, is known."""
         return self.port is not None or self.gone or self.done is not None
 
-    def hear(self, line: Line, now: float, *, warmup: int | None) -> None:
+    def hear(self, line: WorkerLine, now: float, *, warmup: int | None) -> None:
         """Take what it says. ``warmup``: iterations of a launch that are not timed; None in what is no launch."""
         self.heard = now
         if line.port is not None:
@@ -76,13 +76,13 @@ class Worker:
         elif line.detail is not None:
             self.detail = line.detail
         elif line.stage is not None:
-            self.stage = Stage(line.stage, line.iteration)
+            self.stage = RankStage(line.stage, line.iteration)
             if line.stage == "measuring" and line.iteration == warmup:
                 self.timed = line.at  # said twice: by the last warm-up as it ended, and then as the clock starts
         elif line.times is not None or line.error is not None:
             self.done = line
             if line.error is None:
-                self.stage = Stage("done")
+                self.stage = RankStage("done")
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,15 @@ class Began:
     timed: float
 
 
-def slowest(workers: Sequence[Worker], now: float) -> Stage:
+def slowest(workers: Sequence[Worker], now: float) -> RankStage:
     """How far the slowest of these is, and whether one of them has fallen silent."""
     behind = min((worker.stage for worker in workers), key=order_of)
     limit = now - SILENT_AFTER
     silent = any(worker.heard < limit and worker.done is None for worker in workers)
-    return Stage(behind.name, behind.iteration, silent)
+    return RankStage(behind.name, behind.iteration, silent)
 
 
-def order_of(stage: Stage) -> tuple[int, int]:
+def order_of(stage: RankStage) -> tuple[int, int]:
     """Later stages are larger."""
     return STAGES.index(stage.name), stage.iteration
 
@@ -119,10 +119,10 @@ def residuals(workers: Sequence[Worker]) -> tuple[Residuals, ...]:
     )
 
 
-def numbers(number: int, lines: Sequence[Line]) -> Result:
+def numbers(number: int, lines: Sequence[WorkerLine]) -> RankReport:
     """One report of all workers' last lines: of each iteration the slowest one's time."""
     times = tuple(max(each) for each in zip(*(line.times or [] for line in lines), strict=True))
     wrong = sum(line.wrong for line in lines)
     where = next((line.where for line in lines if line.wrong), "")
     latency = max(line.latency for line in lines)
-    return Result(number, times, min(line.verified for line in lines), wrong, where, latency=latency)
+    return RankReport(number, times, min(line.verified for line in lines), wrong, where, latency=latency)

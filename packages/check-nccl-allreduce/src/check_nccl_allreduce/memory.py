@@ -9,7 +9,7 @@ import msgspec
 from preflight_proto.history import Past, Sighting, said
 
 from . import localise
-from .control.messages import Hello, Start, VerdictMessage
+from .control.messages import Hello, LaunchOrder, VerdictMessage
 from .localise import past
 from .settings import show_size
 
@@ -34,7 +34,7 @@ def known(hello: Hello, size: int) -> Past | None:
     return Past(spells=hello.past.spells) if hello.past.spells else None
 
 
-def slower(hellos: Mapping[int, Hello], start: Start, gbps: float) -> bool:
+def slower(hellos: Mapping[int, Hello], start: LaunchOrder, gbps: float) -> bool:
     """Whether more than half of the members are on nodes that usually reach more in gangs like this one."""
     nodes = len({hello.node for hello in hellos.values()})
     pasts = [known(hello, start.size) for hello in hellos.values()]

@@ -68,6 +68,7 @@ class Port:
 
     @property
     def name(self) -> str:
+        """As ``NCCL_IB_HCA`` writes it."""
         return f"{self.device}:{self.number}"
 
 

@@ -31,6 +31,7 @@ class Output:
         self._providers: set[str] = set()
 
     def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the output; a line that is too long is cut."""
         *lines, rest = (bytes(self._line) + chunk).split(b"\n")
         for line in lines:
             self._take(line + b"\n")

@@ -83,6 +83,7 @@ class PortFault(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
+        """The fault in words."""
         return f"{self.port} {self.found}, {self.expected}"
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from . import domains, equipment, floors, hairpin, localise, memory
-from .control.messages import Detail, Hello, Result, Start, Trouble
+from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
 from .ports import UNKNOWN, Local
 
-__all__ = ["Map", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
+__all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
 
 TRIALS: Final = 3
 WARMUP: Final = 1
@@ -30,7 +30,7 @@ _OWN: Final = frozenset({"environment", "device", "died", "local"})
 
 
 @dataclass(frozen=True)
-class Map:
+class EndpointMap:
     """The gang's nodes: ``endpoints``, and the ranks of the members (pods) on each. ``label``: of the nodes, that which says their domains."""
 
     endpoints: tuple[localise.Endpoint, ...]
@@ -39,8 +39,8 @@ class Map:
 
     @classmethod
     def of(
-        cls, hellos: Mapping[int, Hello], start: Start, fabric: str | None = None, threshold: float | None = None
-    ) -> Map:
+        cls, hellos: Mapping[int, Hello], start: LaunchOrder, fabric: str | None = None, threshold: float | None = None
+    ) -> EndpointMap:
         """Members on the same node are one endpoint. ``fabric``: what all share; None where theirs differ or the gang has no floor.
 
         With NCCL two nodes must reach what a ring reaches on their wire, never what the gang must: trees and NVLS may exceed the wire,
@@ -83,7 +83,7 @@ class Map:
             )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
 
-    def counted(self, rounds: Iterable[Mapping[int, Result]]) -> Map:
+    def counted(self, rounds: Iterable[Mapping[int, RankReport]]) -> EndpointMap:
         """The same, with the error counters that grew in these rounds, each with its members' reports by rank."""
         reports = [one for one in rounds if any(result.watched for result in one.values())]
         if not reports:
@@ -107,11 +107,16 @@ class Map:
         return tuple(sorted(rank for one in endpoints for rank in self.ranks[one]))
 
     def endpoint(self, rank: int) -> int:
+        """The number of the endpoint that a rank belongs to. Raises StopIteration where there is none."""
         return next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
 
 
 def replay(
-    state: localise.State, shape: Map, hellos: Mapping[int, Hello], start: Start, rounds: Sequence[ProbeRound]
+    state: localise.State,
+    shape: EndpointMap,
+    hellos: Mapping[int, Hello],
+    start: LaunchOrder,
+    rounds: Sequence[ProbeRound],
 ) -> localise.State:
     """The state after these rounds, the first one first, and after those that cannot be run here."""
     for played in rounds:
@@ -122,7 +127,9 @@ def replay(
     return _skipped(state, shape, hellos, start)
 
 
-def _skipped(state: localise.State, shape: Map, hellos: Mapping[int, Hello], start: Start) -> localise.State:
+def _skipped(
+    state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
+) -> localise.State:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
     while isinstance(step := localise.next(state), localise.Round) and step.phase is localise.Phase.HAIRPIN:
         nodes = [probe.members[0] for probe in step.probes]
@@ -133,7 +140,7 @@ def _skipped(state: localise.State, shape: Map, hellos: Mapping[int, Hello], sta
     return state
 
 
-def _workers(shape: Map, hellos: Mapping[int, Hello], start: Start, node: int) -> dict[int, int]:
+def _workers(shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder, node: int) -> dict[int, int]:
     """By rank, each member's workers in its node's hairpin; empty where there can be none."""
     ranks = shape.ranks[node]
     whole = sum(hellos[rank].workers for rank in ranks)
@@ -141,7 +148,7 @@ def _workers(shape: Map, hellos: Mapping[int, Hello], start: Start, node: int) -
     return count if all(count.values()) else {}
 
 
-def last_start(shape: Map, rounds: Sequence[ProbeRound], now: float, left: float) -> float:
+def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, left: float) -> float:
     """The last second at which a round may start that waits for another moment: those after it take as long as the longest so far."""
     to_come = localise.most_rounds(len(shape.endpoints)) - 1 - len(rounds)
     longest = max((played.took for played in rounds), default=0.0)
@@ -158,9 +165,9 @@ def finish(state: localise.State) -> localise.Verdict:
 
 def next_probes(
     step: localise.Round,
-    shape: Map,
+    shape: EndpointMap,
     hellos: Mapping[int, Hello],
-    start: Start,
+    start: LaunchOrder,
     rounds: Sequence[ProbeRound],
     *,
     left: float,
@@ -224,7 +231,7 @@ def _broke(played: ProbeRound) -> bool:
     return late or played.troubled or len(played.results) < len(played.order.bases)
 
 
-def _looped(step: localise.Round, shape: Map, rounds: Sequence[ProbeRound]) -> bool:
+def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
     """Whether members of this round have workers that still keep to their own NICs: their last round was a hairpin."""
     last = {rank: rank in played.order.hairpins for played in rounds for group in played.order.groups for rank in group}
     return any(last.get(rank, False) for probe in step.probes for rank in shape.members(probe.members))
@@ -235,12 +242,12 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
-def seen(shape: Map, played: ProbeRound) -> list[localise.Result]:
+def seen(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
     """One result for each probe of the round, in their order."""
     return [_seen(shape, played, index) for index in range(len(played.order.groups))]
 
 
-def _seen(shape: Map, played: ProbeRound, index: int) -> localise.Result:
+def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
     order, group = played.order, played.order.groups[index]
     if (own := _own(shape, played, group)) is not None:
         return own
@@ -269,17 +276,17 @@ def _detail(size: int, parts: Sequence[Detail]) -> tuple[tuple[float, ...], tupl
     return rails, (size / there / 1e9, size / back / 1e9)
 
 
-def _bandwidth(order: Probes, index: int, results: Sequence[Result]) -> float:
+def _bandwidth(order: Probes, index: int, results: Sequence[RankReport]) -> float:
     return floors.bus_bandwidth(order.size, [result.times for result in results], order.worlds[index])
 
 
-def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Trouble], ...]:
+def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
     """The members' local troubles in these rounds, by rank, those of devices first."""
     found = [one for played in rounds for one in _local(played, list(played.order.bases))]
     return tuple(sorted(found, key=_devices_first))
 
 
-def _own(shape: Map, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
+def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
     """A member's local cause, the strongest first: it says nothing of the other end."""
     for rank in group:
         if rank in played.lost:
@@ -295,15 +302,15 @@ def _own(shape: Map, played: ProbeRound, group: Sequence[int]) -> localise.Resul
     return None
 
 
-def _devices_first(one: tuple[int, Trouble]) -> bool:
+def _devices_first(one: tuple[int, Failure]) -> bool:
     return one[1].kind != "device"
 
 
-def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Trouble]]:
+def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:
     for rank in ranks:
         held, result, stage = played.opened.get(rank), played.results.get(rank), played.stages.get(rank)
         for trouble in (held.trouble if held else None, result.trouble if result else None):
             if trouble is not None and trouble.kind in _OWN:
                 yield rank, trouble
         if result is None and stage is not None and stage.silent:
-            yield rank, Trouble("died", "RANK_STALLED", "a worker gave no sign of life for 5 s")
+            yield rank, Failure("died", "RANK_STALLED", "a worker gave no sign of life for 5 s")

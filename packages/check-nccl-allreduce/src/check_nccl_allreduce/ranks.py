@@ -13,8 +13,8 @@ from preflight_proto.check import Gpu, alive
 from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
-from . import hairpin, ports, troubles, tuning
-from .control.messages import Open, Opened, Order, Probe, Result, Stage, Start, Trouble
+from . import failures, hairpin, ports, tuning
+from .control.messages import Failure, LaunchOrder, Opened, Order, ProbeOrder, RankReport, RankStage, StoreOrder
 from .launch import Agent
 from .settings import show_size
 from .sysfs import Counters
@@ -68,19 +68,19 @@ class Ranks:
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
         self._variables, self._gpus = variables, gpus
 
-    async def obey(self, order: Order, changed: Callable[[Stage], None]) -> Result | Opened:
+    async def execute(self, order: Order, changed: Callable[[RankStage], None]) -> RankReport | Opened:
         """Do what the leader orders."""
         match order:
-            case Start():
+            case LaunchOrder():
                 return await self._watched(self.measure(order, changed))
-            case Open():
+            case StoreOrder():
                 agent = await self._probers(order.round, fresh=order.fresh, looped=order.hairpin, time=order.within)
                 opened = await agent.open(order.round, self._address, store=order.store)
                 return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
-            case Probe():
+            case ProbeOrder():
                 return await self._watched(self._probe(order, changed))
 
-    async def _watched(self, work: Coroutine[None, None, Result]) -> Result:
+    async def _watched(self, work: Coroutine[None, None, RankReport]) -> RankReport:
         """What the work reports, with the error counters of this node's ports that grew meanwhile."""
         try:
             before, since = await self._counters.read(), anyio.current_time()
@@ -99,7 +99,7 @@ class Ranks:
             self._say(f"round {result.round}: of congestion or another end, no evidence about this node: {other}")
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
-    async def measure(self, start: Start, changed: Callable[[Stage], None]) -> Result:
+    async def measure(self, start: LaunchOrder, changed: Callable[[RankStage], None]) -> RankReport:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""
         roster = self._roster
         assert roster is not None
@@ -109,7 +109,7 @@ class Ranks:
         agent = await self._loaded()
         ready_said = False
 
-        def tell(stage: Stage) -> None:
+        def tell(stage: RankStage) -> None:
             nonlocal ready_said
             changed(stage)
             if stage.name == "ready" and not ready_said:
@@ -137,7 +137,7 @@ class Ranks:
             )
         return result
 
-    async def _probe(self, probe: Probe, changed: Callable[[Stage], None]) -> Result:
+    async def _probe(self, probe: ProbeOrder, changed: Callable[[RankStage], None]) -> RankReport:
         assert self._roster is not None
         agent = await self._probers(probe.round, fresh=probe.fresh, looped=probe.hairpin, time=probe.init)
         count = probe.hairpin or self._count
@@ -178,13 +178,13 @@ class Ranks:
             self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
         return self._agent
 
-    async def _explained(self, result: Result) -> Result:
+    async def _explained(self, result: RankReport) -> RankReport:
         """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
         if result.trouble is None or (told := await self._told(result.trouble)) == result.trouble:
             return result
-        return Result(result.round, trouble=told)
+        return RankReport(result.round, trouble=told)
 
-    async def _told(self, trouble: Trouble | None) -> Trouble | None:
+    async def _told(self, trouble: Failure | None) -> Failure | None:
         """What the driver makes of it: a GPU that it has lost, or that answers neither it nor the kernel."""
         if trouble is None or not self._gpus:
             return trouble
@@ -192,14 +192,14 @@ class Ranks:
             if self._agent is None or not self._agent.asleep:
                 return trouble
             silent = await alive.silent(self._gpus, NVML_WITHIN)
-            return troubles.unresponsive(silent) if silent else trouble
+            return failures.unresponsive(silent) if silent else trouble
         lost: dict[str, str] = {}
         with anyio.move_on_after(NVML_WITHIN):
             lost = await devices.lost(self._gpus)
         if not lost:
             return trouble
         told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
-        return Trouble("device", "GPU_LOST", f"the driver has lost {told}")
+        return Failure("device", "GPU_LOST", f"the driver has lost {told}")
 
     async def _tell_loaded(self, agent: Agent, since: float) -> None:
         await agent.loaded.wait()

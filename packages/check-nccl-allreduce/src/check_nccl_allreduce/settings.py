@@ -25,6 +25,8 @@ def show_size(value: int) -> str:
 
 @dataclass(frozen=True)
 class Settings(TopologySettings):
+    """The check's variables, read once at the start."""
+
     threshold: float | None = setting(
         names.ENV_ALLREDUCE_THRESHOLD,
         gbps("300"),

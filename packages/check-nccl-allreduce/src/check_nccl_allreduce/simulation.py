@@ -21,10 +21,10 @@ from typing import Any
 from preflight_proto.program import leave, package_version
 
 from . import later, localise
-from .fabrics import SECONDS, Fabric, World
+from .fabrics import SECONDS, Fabric, FabricWorld
 from .localise import Phase, Result, Round, State, Status, Verdict
 
-__all__ = ["Fabric", "Tally", "World", "bound", "play", "simulate", "worlds"]
+__all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "worlds"]
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
+        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are those that recall of blame counts."""
         blamed, named = set(verdict.blamed), set(verdict.named)
         self.gangs += 1
         self.bad += len(bad)
@@ -71,6 +72,7 @@ class Tally:
         row[:] = [row[0] + 1, row[1] + verdict.rounds, max(row[2], verdict.rounds)]
 
     def merge(self, other: Tally) -> None:
+        """Add the counts of another process."""
         for name in self.__slots__:
             if name not in {"max_rounds", "by_size"}:
                 setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -80,6 +82,7 @@ class Tally:
             mine[:] = [mine[0] + row[0], mine[1] + row[1], max(mine[2], row[2])]
 
     def figures(self) -> dict[str, Any]:
+        """The counts and shares, as the bench's file has them."""
         return {
             "gangs": self.gangs,
             "bad": self.bad,
@@ -135,7 +138,7 @@ def _localised(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, Stat
     return (replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict), state
 
 
-def _part(job: tuple[World, range]) -> tuple[str, Tally]:
+def _part(job: tuple[FabricWorld, range]) -> tuple[str, Tally]:
     world, numbers = job
     tally = Tally()
     began = time.perf_counter()
@@ -148,7 +151,9 @@ def _part(job: tuple[World, range]) -> tuple[str, Tally]:
     return world.name, tally
 
 
-def simulate(chosen: Iterable[World], jobs: int = 1, told: Callable[[str], None] = lambda _: None) -> dict[str, Tally]:
+def simulate(
+    chosen: Iterable[FabricWorld], jobs: int = 1, told: Callable[[str], None] = lambda _: None
+) -> dict[str, Tally]:
     """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``."""
     chosen = list(chosen)
     parts = [
@@ -184,13 +189,13 @@ SEEN: dict[str, Any] = {
 NOISES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
-def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
+def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]]:
     """Every world of the bench, alone or in a group; ``scale`` shrinks the number of gangs."""
 
     def gangs(number: int) -> int:
         return max(1, round(number * scale))
 
-    base = World("labels", gangs(10_000))
+    base = FabricWorld("labels", gangs(10_000))
     less = replace(base, gangs=gangs(3_000))
     far = replace(less, most=256, least_leaves=1)
     some = replace(base, gangs=gangs(300), most=1024)  # without a bar on recall
@@ -209,7 +214,7 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
         "hangs": replace(some, symptom=Status.HANG),
         "wrong data": replace(some, symptom=Status.WRONG),
     }
-    groups: dict[str, dict[str, World]] = {
+    groups: dict[str, dict[str, FabricWorld]] = {
         "small_n": {
             str(n): replace(
                 base,
@@ -316,16 +321,16 @@ def worlds(scale: float = 1.0) -> dict[str, World | dict[str, World]]:
 def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any]:
     """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to stderr."""
     everything = {name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen}
-    alone = [entry for entry in everything.values() if isinstance(entry, World)]
-    grouped = [world for entry in everything.values() if not isinstance(entry, World) for world in entry.values()]
+    alone = [entry for entry in everything.values() if isinstance(entry, FabricWorld)]
+    grouped = [world for entry in everything.values() if not isinstance(entry, FabricWorld) for world in entry.values()]
 
     def told(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     tallies = simulate(alone + grouped, jobs, told)
 
-    def figures(entry: World | dict[str, World]) -> dict[str, Any]:
-        if isinstance(entry, World):
+    def figures(entry: FabricWorld | dict[str, FabricWorld]) -> dict[str, Any]:
+        if isinstance(entry, FabricWorld):
             return tallies[entry.name].figures()
         return {key: tallies[world.name].figures() for key, world in entry.items()}
 

@@ -16,10 +16,10 @@ from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
-from .control.messages import Hello, Residuals, Result
+from .control.messages import Hello, RankReport, Residuals
 from .worker import pattern
 
-__all__ = ["LEAST_ODDS", "Culprit", "Decoded", "Sample", "decode", "gang", "holding"]
+__all__ = ["LEAST_ODDS", "Culprit", "Decoded", "ResidualSample", "decode", "gang", "holding"]
 
 LEAST_ODDS: Final = 1e6
 """A rank is told where residuals that have nothing to do with its data would follow them at most once in so many times."""
@@ -30,7 +30,7 @@ COPIES: Final = 4
 """Different wrong sums at most: of one rank's wrong part there is one, or one for each way that a collective takes at once."""
 
 
-class Sample(NamedTuple):
+class ResidualSample(NamedTuple):
     """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for one that is no exact number."""
 
     iteration: int
@@ -59,7 +59,7 @@ class Culprit:
     holders: str
 
 
-def decode(world: int, samples: Sequence[Sample]) -> Decoded | None:
+def decode(world: int, samples: Sequence[ResidualSample]) -> Decoded | None:
     """The one rank of ``world`` whose data all these residuals follow; None where there is none, or chance could do it.
 
     Nor in a world of more ranks than the period: there some have the same data.
@@ -68,7 +68,7 @@ def decode(world: int, samples: Sequence[Sample]) -> Decoded | None:
 
 
 @lru_cache(maxsize=16)
-def _decoded(world: int, samples: tuple[Sample, ...]) -> Decoded | None:
+def _decoded(world: int, samples: tuple[ResidualSample, ...]) -> Decoded | None:
     """Once for each sum: whoever decides asks again after each round of probes."""
     seen = dict.fromkeys(_offset(sample) for sample in samples)  # one that repeats within a period shows nothing more
     if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
@@ -80,7 +80,7 @@ def _decoded(world: int, samples: tuple[Sample, ...]) -> Decoded | None:
     return max(told, key=lambda one: one.odds)
 
 
-def _offset(sample: Sample) -> int:
+def _offset(sample: ResidualSample) -> int:
     """Where in the table of values rank 0's element stands."""
     return (sample.element * pattern.P + sample.iteration) % pattern.M
 
@@ -145,8 +145,8 @@ class _Chances:
         """How often flipping it changes an element by just so much."""
         if bit not in self._deltas:
             whole = memoryview(array("f", self._values)).cast("B").cast("I")
-            spoilt = array("I", [one ^ (1 << bit) for one in whole])
-            after = memoryview(spoilt).cast("B").cast("f")
+            failed = array("I", [one ^ (1 << bit) for one in whole])
+            after = memoryview(failed).cast("B").cast("f")
             self._deltas[bit] = Counter(b - a for a, b in zip(self._values, after, strict=True))
         return self._deltas[bit][residual] / pattern.M
 
@@ -169,14 +169,14 @@ def holding(ranks: Sequence[int], world: int) -> str:
     return f"{len(held)} of {world} ranks hold it"
 
 
-def gang(world: int, hellos: Mapping[int, Hello], results: Mapping[int, Result]) -> Culprit | None:
+def gang(world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankReport]) -> Culprit | None:
     """What the gang's own sum tells; None where no residuals came (no sum, or a worker that reports none)."""
     reports = [(member, one) for member, result in sorted(results.items()) for one in result.residuals]
     if not reports:
         return None
     holders = [rank for _, one in reports for rank in one.ranks]
     where = holding(holders, world)
-    copies = {tuple(Sample(*sample) for sample in one.samples) for _, one in reports}
+    copies = {tuple(ResidualSample(*sample) for sample in one.samples) for _, one in reports}
     found = [decode(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
     told = [one for one in found if one is not None]
     if len(told) < len(found) or len({one.rank for one in told}) > 1:

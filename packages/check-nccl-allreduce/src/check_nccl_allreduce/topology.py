@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from .control.messages import Hello, VerdictMessage
-from .control.rounds import Round
+from .control.rounds import LaunchRound
 
 __all__ = ["compared", "suspected", "untried"]
 
@@ -21,7 +21,7 @@ MOST: Final = 4
 """Members in a sentence; the rest is counted."""
 
 
-def suspected(hellos: Mapping[int, Hello], last: Round, verdict: VerdictMessage) -> bool:
+def suspected(hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMessage) -> bool:
     """Whether this launch, whose ``verdict`` that is, may be slow for a topology file."""
     return (
         verdict.code == "LOW_BANDWIDTH"
@@ -40,7 +40,7 @@ def untried(hellos: Mapping[int, Hello], slow: VerdictMessage) -> VerdictMessage
 
 
 def compared(
-    hellos: Mapping[int, Hello], slow: VerdictMessage, last: Round, verdict: VerdictMessage
+    hellos: Mapping[int, Hello], slow: VerdictMessage, last: LaunchRound, verdict: VerdictMessage
 ) -> tuple[VerdictMessage, bool]:
     """(the verdict of both launches, whether it stands and no pair is to be measured).
 
@@ -49,7 +49,7 @@ def compared(
     files, without = _files(hellos), verdict.metadata.get("measured_gbps", "")
     if verdict.outcome == "passed":
         # Of what failed the gang this is the cause, and no node's doing.
-        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: mend or remove {files}."
+        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: correct or remove {files}."
         metadata = slow.metadata | {"without_file_gbps": without, "files": files}
         return msgspec.structs.replace(slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata), True
     if verdict.code == "LOW_BANDWIDTH":

@@ -17,12 +17,12 @@ import anyio
 from preflight_proto import time_limits
 from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, counters, run_main, scan, throttling
 from preflight_proto.check import gpus as devices
-from preflight_proto.check.nccl import bends, wishes
+from preflight_proto.check.nccl import bends, workload_variables
 from preflight_proto.check.topology import find_topology
 from preflight_proto.program import leave
 
 from . import floors, links, perf, record
-from .judge import SMALLER, Case, Step, Taken, What, decide
+from .judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from .settings import Settings, size_text
 
 __all__ = ["CHECK", "main"]
@@ -33,13 +33,13 @@ FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
 
-class Watch:
+class DriverWatch:
     """What the driver said before, under and after the load."""
 
-    def __init__(self, gpus: Sequence[Gpu], before: tuple[scan.Facts, ...]) -> None:
+    def __init__(self, gpus: Sequence[Gpu], before: tuple[scan.DeviceFacts, ...]) -> None:
         self.gpus, self.before = gpus, before
-        self.after: tuple[scan.Facts, ...] = ()
-        self.samples: list[scan.Sample] = []
+        self.after: tuple[scan.DeviceFacts, ...] = ()
+        self.samples: list[scan.CounterSample] = []
 
     @property
     def signs(self) -> list[scan.Sign]:
@@ -70,10 +70,10 @@ async def probe(run: Run[Settings]) -> Verdict:
         )
     if len(gpus) == 1:
         return Verdict(Outcome.SKIPPED, "ONE_GPU", "the pod has one GPU, and between GPUs there is nothing to measure.")
-    watch = Watch(gpus, await counters.look(gpus))
+    watch = DriverWatch(gpus, await counters.look(gpus))
     for sign in watch.signs:
         run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
-    if any(sign.severity is scan.Severity.FATAL for sign in watch.signs):
+    if any(sign.severity is scan.FactSeverity.FATAL for sign in watch.signs):
         nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")
         return scan.with_signs(nothing, watch.signs, watch.seen)
     tool = await perf.find_tool(run)
@@ -90,15 +90,15 @@ async def probe(run: Run[Settings]) -> Verdict:
 
 
 async def _measure(
-    run: Run[Settings], case: Case, topology_file: str | None, tool: perf.Tool, watch: Watch
-) -> tuple[Verdict, Case]:
+    run: Run[Settings], case: Progress, topology_file: str | None, tool: perf.Tool, watch: DriverWatch
+) -> tuple[Verdict, Progress]:
     """Take the steps that the judge asks for, until it has a verdict."""
     gpus, reserve, longest = case.gpus, min(RESERVE, 0.2 * (run.deadline - anyio.current_time())), 0.0
     while not isinstance(step := decide(case), Verdict):
         _announce(run, case, step)
         started, periods = anyio.current_time(), throttling.look()
         allowed = _allowed(case, step, max(run.deadline - started - reserve, 1.0), longest)
-        async with counters.sampled(gpus if step.what is not What.PAIR else ()) as samples:
+        async with counters.sampled(gpus if step.what is not StepKind.PAIR else ()) as samples:
             result = await perf.run(run, gpus, step, allowed, topology_file, tool=tool)
         spent = anyio.current_time() - started
         if step.decides:
@@ -109,7 +109,7 @@ async def _measure(
             case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
             run.progress(f"{_who(case, step)}: {result.busbw:.2f} GB/s, {result.wrong or 0:g} wrong, {spent:.1f} s")
-        case = replace(case, taken=(*case.taken, Taken(step, result)))
+        case = replace(case, results=(*case.results, StepResult(step, result)))
         if result.busbw is None and not result.too_big:
             case = replace(case, lost=await devices.lost(gpus))
         if not result.timed_out:
@@ -119,19 +119,19 @@ async def _measure(
     return step, case
 
 
-def _allowed(case: Case, step: Step, left: float, longest: float) -> float:
+def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
     """Seconds that one run may take."""
-    if any(taken.result.timed_out for taken in case.taken):
+    if any(taken.result.timed_out for taken in case.results):
         return max(left / (len(case.gpus) + 2), 1.0)
-    if not case.taken and len(case.gpus) > 2:
+    if not case.results and len(case.gpus) > 2:
         return max(FIRST * left, 1.0)
     return left if step.decides else min(left, 3 * longest + 5)
 
 
-def _with_watch(run: Run[Settings], verdict: Verdict, case: Case, watch: Watch) -> Verdict:
+def _with_watch(run: Run[Settings], verdict: Verdict, case: Progress, watch: DriverWatch) -> Verdict:
     """The verdict beside what the driver said, and the measurement for the fleet's baseline."""
     signs = watch.signs
-    measured = next((t for t in case.taken if t.step.what is What.ALL and t.result.busbw is not None), None)
+    measured = next((t for t in case.results if t.step.what is StepKind.ALL and t.result.busbw is not None), None)
     if verdict.code in {"SLOW_GPU", "SLOW_NODE", "BELOW_ONE_SOURCE"} and signs:
         verdict = replace(verdict, reason=f"{verdict.reason} The driver says: {scan.words(signs)}.")
     verdict = scan.with_signs(verdict, signs, watch.seen)
@@ -152,7 +152,7 @@ def _with_watch(run: Run[Settings], verdict: Verdict, case: Case, watch: Watch) 
     return replace(verdict, details=details)
 
 
-async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | None]:
+async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str | None]:
     """What is known before anything is measured, and the topology file that NCCL gets."""
     settings = run.settings
     models = sorted({gpu.name for gpu in gpus})
@@ -160,16 +160,16 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | No
     joined, source, kinds = await links.find(lambda argv, patience: run.command(argv, timeout=patience), gpus)
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     known = {size: row for size in sizes if (row := floors.find(model, len(gpus), joined, size))}
-    # The workload's own file is one of its wishes; what decides is run with the operator's.
+    # The workload's own file is one of its variables; what decides is run with the operator's.
     topology = await find_topology(settings, {name: v for name, v in os.environ.items() if name != "NCCL_TOPO_FILE"})
-    asked = wishes(os.environ)
-    case = Case(
+    asked = workload_variables(os.environ)
+    case = Progress(
         tuple(gpus),
         settings.size,
         known,
         comparable=floors.uniform(model) if model else False,
         threshold=settings.threshold,
-        wishes=tuple(asked) if any(bends(name) for name in asked) else (),
+        variables=tuple(asked) if any(bends(name) for name in asked) else (),
         topology_file=topology.path or "",
         shm=await anyio.to_thread.run_sync(perf.shared_memory),
         kinds=kinds,
@@ -185,26 +185,26 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Case, str | No
         run.progress(
             f"warning: NCCL_LOOPBACK_THRESHOLD_GBPS is {settings.threshold:g}, less than half of this hardware's floor of {floor.floor:g}: sick GPUs will pass"
         )
-    if case.wishes:
+    if case.variables:
         run.progress(
-            f"the workload sets {', '.join(case.wishes)}: what decides is measured without, and once more with them"
+            f"the workload sets {', '.join(case.variables)}: what decides is measured without, and once more with them"
         )
     return case, topology.path
 
 
-def _announce(run: Run[Settings], case: Case, step: Step) -> None:
-    if not case.taken:
+def _announce(run: Run[Settings], case: Progress, step: Step) -> None:
+    if not case.results:
         run.progress(f"running: {' '.join(perf.argv(run.settings, step))}")
-    elif step.what is What.WISH:
-        run.progress(f"next: all GPUs with {step.wishes[0]}")
-    elif step.what not in {What.PAIR, What.WITHOUT}:
+    elif step.what is StepKind.VARIABLE:
+        run.progress(f"next: all GPUs with {step.variables[0]}")
+    elif step.what not in {StepKind.PAIR, StepKind.WITHOUT}:
         run.progress(f"next: {step.what}, {size_text(step.size)}")
-    elif not any(taken.step.what is step.what for taken in case.taken):
+    elif not any(taken.step.what is step.what for taken in case.results):
         run.progress(f"next: {step.what}")
 
 
-def _who(case: Case, step: Step) -> str:
-    if step.what is What.PAIR:
+def _who(case: Progress, step: Step) -> str:
+    if step.what is StepKind.PAIR:
         return " and ".join(case.gpus[number].uuid for number in step.gpus)
     return f"{len(step.gpus)} GPUs, {size_text(step.size)}"
 

@@ -46,13 +46,16 @@ class Floor:
 
     @property
     def advisory(self) -> bool:
+        """Whether one source alone gives this floor, so that it fails no node."""
         return len(self.sources) < 2
 
     @property
     def source(self) -> str:
+        """The sources in words."""
         return "; ".join(self.sources)
 
     def fits(self, model: str, gpus: int, link: LinkClass) -> bool:
+        """Whether the row is about ``gpus`` GPUs of this ``model``, joined by this ``link``."""
         return self.gpus == gpus and self.joined(link) and _named(model, self.models)
 
     def joined(self, link: LinkClass) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from preflight_proto.check import Outcome, Verdict
-from preflight_proto.check.nccl import Kind
+from preflight_proto.check.nccl import ErrorKind
 
 from . import localise, unjudged, verdicts
-from .case import SMALLER, SWEEP, Case, Step, Taken, What
 from .localise import Contrast, Mode
+from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
-__all__ = ["SMALLER", "SWEEP", "Case", "Step", "Taken", "What", "decide"]
+__all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
 
 LOCALISABLE: Final = frozenset({"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"})
 """Classes that may be some GPU's doing. Wrong usage and time-outs are nobody's."""
@@ -39,7 +39,7 @@ THROTTLED: Final = 0.1
 """With its CPUs taken away in more than this part of a run that decides, time says nothing about the GPUs."""
 
 
-def decide(case: Case) -> Step | Verdict:
+def decide(case: Progress) -> Step | Verdict:
     """The next step, or the verdict. Ends after a bounded number of steps, whatever they come to."""
     decided = _decide(case)
     if case.throttled > THROTTLED and isinstance(decided, Verdict) and decided.code in BY_TIME:
@@ -47,23 +47,23 @@ def decide(case: Case) -> Step | Verdict:
     return decided
 
 
-def _decide(case: Case) -> Step | Verdict:
-    if not case.taken:
-        return _all(case, What.ALL, case.size)
+def _decide(case: Progress) -> Step | Verdict:
+    if not case.results:
+        return _all(case, StepKind.ALL, case.size)
     if case.lost:
         return verdicts.lost(case.gpus, case.lost)
-    for taken in case.taken:  # a device fault is one in whatever run it shows
+    for taken in case.results:  # a device fault is one in whatever run it shows
         if taken.result.stuck:
             return verdicts.stuck(taken.result)
-        if taken.result.error is not None and taken.result.error.kind is Kind.DEVICE:
+        if taken.result.error is not None and taken.result.error.kind is ErrorKind.DEVICE:
             return verdicts.device(case.gpus, taken.step.gpus, taken.result.error, case.signs)
-    whole = case.whole
+    whole = case.full_runs
     if whole[-1].result.too_big:
         smaller = [size for size in SMALLER if size < whole[-1].step.size]
         if smaller and not case.exhausted:
-            return _all(case, What.ALL, smaller[0])
+            return _all(case, StepKind.ALL, smaller[0])
         return unjudged.memory(whole[-1].result)
-    wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not What.PAIR]
+    wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
             case.gpus, wrong[0].result, localise.contrast(len(case.gpus), case.pairs, "wrong")
@@ -76,37 +76,37 @@ def _decide(case: Case) -> Step | Verdict:
     decided = _speed(case, whole)
     if isinstance(decided, Step) or decided.outcome is not Outcome.PASSED:
         return decided
-    return _with_wishes(case, decided)
+    return _with_workload_variables(case, decided)
 
 
-def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
+def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
     """Every element is right; is it fast enough?"""
     size = whole[-1].step.size
     best = max(t.result.busbw or 0.0 for t in whole)
     limit, floor = case.limit(size), case.floors.get(size)
-    bar = verdicts.Bar(best, size, limit, floor, size < case.size)
+    bar = verdicts.Comparison(best, size, limit, floor, size < case.size)
     if limit is None:
         return _by_siblings(case, bar)
     if best >= limit:
         return verdicts.passed(case.gpus, bar)
     if not case.exhausted:
         if len(whole) < 2:
-            return _all(case, What.AGAIN, size)
-        if case.topology_file and case.of(What.NO_TOPOLOGY) is None:
-            return _all(case, What.NO_TOPOLOGY, size, unset=("NCCL_TOPO_FILE",))
-    without_file = case.of(What.NO_TOPOLOGY)
+            return _all(case, StepKind.AGAIN, size)
+        if case.topology_file and case.of(StepKind.NO_TOPOLOGY) is None:
+            return _all(case, StepKind.NO_TOPOLOGY, size, unset=("NCCL_TOPO_FILE",))
+    without_file = case.of(StepKind.NO_TOPOLOGY)
     if without_file is not None and without_file.right and (without_file.busbw or 0.0) >= limit:
         return verdicts.topology(case.gpus, bar, without_file.busbw or 0.0, case.topology_file)
-    if _TOPOLOGY in case.wishes and not case.topology_file:
-        with_file = case.of(What.TOPOLOGY)
+    if _TOPOLOGY in case.variables and not case.topology_file:
+        with_file = case.of(StepKind.TOPOLOGY)
         if with_file is None and not case.exhausted:
-            return _all(case, What.TOPOLOGY, size, wishes=(_TOPOLOGY,))
+            return _all(case, StepKind.TOPOLOGY, size, variables=(_TOPOLOGY,))
         if with_file is not None and with_file.right and (with_file.busbw or 0.0) >= limit:
             return verdicts.passed(case.gpus, replace(bar, measured=with_file.busbw or 0.0), by_file=True)
     if floor is not None and floor.no_nvls is not None and best >= floor.no_nvls and case.threshold is None:
-        rings = case.of(What.RINGS)
+        rings = case.of(StepKind.RINGS)
         if rings is None and not case.exhausted:
-            return _all(case, What.RINGS, size, set_={"NCCL_NVLS_ENABLE": "0"})
+            return _all(case, StepKind.RINGS, size, set_={"NCCL_NVLS_ENABLE": "0"})
         if rings is not None and rings.right and ALIKE[0] * best < (rings.busbw or 0.0) < ALIKE[1] * best:
             return verdicts.without_nvls(case.gpus, bar)
     if step := _next_pair(case, "slow"):
@@ -122,7 +122,7 @@ def _speed(case: Case, whole: list[Taken]) -> Step | Verdict:
     return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
 
 
-def _by_siblings(case: Case, bar: verdicts.Bar) -> Step | Verdict:
+def _by_siblings(case: Progress, bar: verdicts.Comparison) -> Step | Verdict:
     """No floor is known: the GPUs of the node are each other's."""
     if step := _next_pair(case, "slow"):
         return step
@@ -132,7 +132,7 @@ def _by_siblings(case: Case, bar: verdicts.Bar) -> Step | Verdict:
     return verdicts.unknown(case.gpus, bar, sorted(case.floors))
 
 
-def _broken(case: Case, broken: Taken) -> Step | Verdict:
+def _broken(case: Progress, broken: StepResult) -> Step | Verdict:
     """A run over all GPUs gave no result."""
     result, error = broken.result, broken.result.error
     if result.timed_out:
@@ -143,7 +143,7 @@ def _broken(case: Case, broken: Taken) -> Step | Verdict:
         return unjudged.contradictory(result)
     if error is None:
         return unjudged.unexplained(result, case.shm)
-    if error.kind is Kind.ENVIRONMENT:
+    if error.kind is ErrorKind.ENVIRONMENT:
         return unjudged.environment(error, case.shm)
     if error.code not in LOCALISABLE:
         return unjudged.refused(error)
@@ -154,55 +154,55 @@ def _broken(case: Case, broken: Taken) -> Step | Verdict:
     return verdicts.failed_class(case.gpus, error, _contrast(case, "error"), case.signs)
 
 
-def _with_wishes(case: Case, passed: Verdict) -> Step | Verdict:
+def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
     """The node is healthy; what do the workload's own variables make of it?"""
-    clean, wished = case.whole[-1], case.of(What.WISHES)
-    if not case.wishes or (wished is None and case.exhausted):
+    clean, wished = case.full_runs[-1], case.of(StepKind.VARIABLES)
+    if not case.variables or (wished is None and case.exhausted):
         return passed
     size = clean.step.size
     if wished is None:
-        return _all(case, What.WISHES, size, wishes=case.wishes)
-    best = max(t.result.busbw or 0.0 for t in case.whole)
+        return _all(case, StepKind.VARIABLES, size, variables=case.variables)
+    best = max(t.result.busbw or 0.0 for t in case.full_runs)
     costly = wished.busbw is None or wished.busbw < COSTS * best
-    alone = {t.step.wishes[0]: t.result for t in case.taken if t.step.what is What.WISH}
-    left = [name for name in case.wishes[:MOST_WISHES] if name not in alone] if len(case.wishes) > 1 else []
+    alone = {t.step.variables[0]: t.result for t in case.results if t.step.what is StepKind.VARIABLE}
+    left = [name for name in case.variables[:MOST_WISHES] if name not in alone] if len(case.variables) > 1 else []
     if costly and left and not case.exhausted:
-        return _all(case, What.WISH, size, wishes=(left[0],))
+        return _all(case, StepKind.VARIABLE, size, variables=(left[0],))
     guilty = [name for name, one in alone.items() if one.busbw is None or one.busbw < COSTS * best]
-    said = verdicts.wishes(tuple(guilty) or case.wishes, wished, best, costly=costly)
+    said = verdicts.cost_of_variables(tuple(guilty) or case.variables, wished, best, costly=costly)
     return replace(passed, reason=f"{passed.reason} {said}") if said else passed
 
 
-def _contrast(case: Case, mode: Mode) -> Contrast:
+def _contrast(case: Progress, mode: Mode) -> Contrast:
     return localise.contrast(len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds)
 
 
-def _next_pair(case: Case, mode: Mode) -> Step | None:
+def _next_pair(case: Progress, mode: Mode) -> Step | None:
     if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
         return None
     kinds = {} if case.comparable else case.kinds
     pair = localise.next_pair(len(case.gpus), case.pairs, mode, kinds)
-    return Step(What.PAIR, pair, case.whole[-1].step.size) if pair is not None else None
+    return Step(StepKind.PAIR, pair, case.full_runs[-1].step.size) if pair is not None else None
 
 
-def _next_group(case: Case) -> Step | None:
+def _next_group(case: Progress) -> Step | None:
     """All GPUs but the next one that has not been left out yet: for a GPU that is slow only where many take part."""
     count, without = len(case.gpus), case.without
     left = [gpu for gpu in range(count) if gpu not in without]
     if case.exhausted or not case.comparable or count < 4 or not left:
         return None
     rest = tuple(gpu for gpu in range(count) if gpu != left[0])
-    return Step(What.WITHOUT, rest, case.whole[-1].step.size)
+    return Step(StepKind.WITHOUT, rest, case.full_runs[-1].step.size)
 
 
 def _all(
-    case: Case,
-    what: What,
+    case: Progress,
+    what: StepKind,
     size: int,
     *,
     set_: Mapping[str, str] | None = None,
     unset: tuple[str, ...] = (),
-    wishes: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
 ) -> Step:
-    sweep = what is What.ALL and size.bit_count() == 1
-    return Step(what, tuple(range(len(case.gpus))), size, set_ or {}, unset, wishes, sweep)
+    sweep = what is StepKind.ALL and size.bit_count() == 1
+    return Step(what, tuple(range(len(case.gpus))), size, set_ or {}, unset, variables, sweep)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from preflight_proto.check.nccl import Kind
+from preflight_proto.check.nccl import ErrorKind
 
 from .measurement import Measurement
 
@@ -125,7 +125,7 @@ def _is_bad(m: Measurement, mode: Mode, reference: float) -> bool:
         return m.right and (m.busbw or 0) < BAD * reference
     if mode == "wrong":
         return bool(m.wrong)
-    return m.busbw is None and m.error is not None and m.error.kind is not Kind.ENVIRONMENT
+    return m.busbw is None and m.error is not None and m.error.kind is not ErrorKind.ENVIRONMENT
 
 
 def _witnesses(

@@ -97,7 +97,7 @@ def read(
     )
 
 
-def _wrong(rows: tuple[parse.Row, ...], out_of_bounds: int | None) -> tuple[float | None, int | None]:
+def _wrong(rows: tuple[parse.PerfRow, ...], out_of_bounds: int | None) -> tuple[float | None, int | None]:
     """Wrong elements, and the smallest size with any: the rows' own counts and the tail's, whichever is more."""
     if any(not row.counts_wrong for row in rows):
         return out_of_bounds, None  # the oldest era's column is a deviation; only the tail counts

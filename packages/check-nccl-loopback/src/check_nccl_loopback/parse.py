@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Half", "Report", "Row", "parse", "parse_json"]
+__all__ = ["Half", "PerfRow", "Report", "parse", "parse_json"]
 
 _LAUNCHER: Final = re.compile(
     r"^\s*(?:\[(?:\d+|[\w.@-]{1,200}),\d+\]<std(?:out|err)>:|\d{1,5}:(?= ))"
@@ -47,7 +47,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PerfRow:
     """One size, in bytes. ``counts_wrong``: whether this era counts wrong elements a row."""
 
     size: int
@@ -83,12 +83,12 @@ class Report:
     """The whole output. ``out_of_bounds`` is the tail's count, None when the run did not get that far; ``library`` is NCCL's version."""
 
     version: str = ""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PerfRow, ...] = ()
     out_of_bounds: int | None = None
     reduced_to: int | None = None
     library: str = ""
 
-    def of(self, size: int) -> tuple[Row, ...]:
+    def of(self, size: int) -> tuple[PerfRow, ...]:
         """All rows of exactly ``size`` bytes: the average mixes sizes, and a reduced size has no floor."""
         return tuple(row for row in self.rows if row.size == size)
 
@@ -96,7 +96,7 @@ class Report:
 def parse(output: str) -> Report:
     """Read ``output``; what cannot be read is passed over. Never raises."""
     version, bounds, reduced, library = "", None, None, ""
-    rows: list[Row] = []
+    rows: list[PerfRow] = []
     header: list[str] = []
     if found := _LIBRARY.search(output):
         library = found[1]
@@ -130,7 +130,7 @@ def parse_json(text: str) -> Report | None:
     return Report("", rows, bounds, None, library)
 
 
-def _from_json(one: dict[str, Any]) -> Row | None:
+def _from_json(one: dict[str, Any]) -> PerfRow | None:
     halves = []
     for place in ("out_of_place", "in_place"):
         if (half := one.get(place)) is None:
@@ -144,7 +144,7 @@ def _from_json(one: dict[str, Any]) -> Row | None:
     size, count = one["size"], one["count"]
     if not halves or type(size) is not int or type(count) is not int:
         return None
-    return Row(size, tuple(halves), True, count, str(one.get("type", "float")))
+    return PerfRow(size, tuple(halves), True, count, str(one.get("type", "float")))
 
 
 def _library(digits: str | None) -> str:
@@ -177,7 +177,7 @@ def _lines(output: str) -> Iterator[tuple[str, list[str]]]:
         yield line, header
 
 
-def _row(words: list[str], header: Sequence[str]) -> Row | None:
+def _row(words: list[str], header: Sequence[str]) -> PerfRow | None:
     dates = [i for i, word in enumerate(words) if _DATE.match(word)]
     words = [word for i, word in enumerate(words) if i not in dates and i - 1 not in dates]
     size, count = _int(words[0]) if words else None, _int(words[1]) if len(words) > 1 else None
@@ -188,7 +188,7 @@ def _row(words: list[str], header: Sequence[str]) -> Row | None:
         halves = [_half(words[start : start + 3], words[start + width], counts=counts) for start in starts]
         known = tuple(half for half in halves if half is not None)
         if len(known) == len(halves):
-            read.append(Row(size, known, counts, count, words[2]))
+            read.append(PerfRow(size, known, counts, count, words[2]))
     # A further column behind the halves and one within each of them look alike: the numbers themselves tell which it is.
     return next((row for row in read if not row.contradiction(None)), read[0] if read else None)
 

@@ -74,15 +74,15 @@ def environment(
 ) -> dict[str, str]:
     """CUDA's number i is the i-th GPU of ``step``: by UUID, so that a bad GPU is never mistaken for its neighbour.
 
-    Clean, but for the ``operator``'s variables and the ``topology_file`` of the image; ``step.wishes`` names those of the workload that come
+    Clean, but for the ``operator``'s variables and the ``topology_file`` of the image; ``step.variables`` names those of the workload that come
     along.
     """
     visible = ",".join(gpus[number].uuid for number in step.gpus)
     kept = words.clean_environment(environ, CUDA_VISIBLE_DEVICES=visible, **(operator or {}))
     if topology_file:
         kept["NCCL_TOPO_FILE"] = topology_file
-    wishes = words.wishes(environ)
-    kept |= {name: wishes[name] for name in step.wishes if name in wishes}
+    wanted = words.workload_variables(environ)
+    kept |= {name: wanted[name] for name in step.variables if name in wanted}
     return {name: value for name, value in {**kept, **step.set_}.items() if name not in step.unset}
 
 
@@ -91,7 +91,7 @@ async def run(
 ) -> Measurement:
     """Take one step. Raises :class:`preflight_proto.check.ToolMissing`."""
     given = environment(os.environ, gpus, step, topology_file, dict(run.settings.environment))
-    folder = await anyio.to_thread.run_sync(_folder) if tool.writes_json and not step.wishes else None
+    folder = await anyio.to_thread.run_sync(_folder) if tool.writes_json and not step.variables else None
     file = folder / "all_reduce.json" if folder is not None else None
     try:
         done = await run.command(argv(run.settings, step, file), timeout=timeout, env=given)

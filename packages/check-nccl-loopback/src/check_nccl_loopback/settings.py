@@ -42,6 +42,8 @@ def size_text(size: int) -> str:
 
 @dataclass(frozen=True)
 class Settings(TopologySettings):
+    """The check's variables, read once at the start."""
+
     threshold: float | None = setting(
         names.ENV_LOOPBACK_THRESHOLD,
         gbps(),

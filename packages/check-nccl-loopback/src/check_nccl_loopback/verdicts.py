@@ -18,7 +18,8 @@ from .measurement import Measurement
 from .settings import size_text
 
 __all__ = [
-    "Bar",
+    "Comparison",
+    "cost_of_variables",
     "device",
     "failed_class",
     "hung",
@@ -30,7 +31,6 @@ __all__ = [
     "topology",
     "unconfirmed",
     "unknown",
-    "wishes",
     "without_nvls",
     "wrong",
 ]
@@ -39,7 +39,7 @@ BANDWIDTH, DATA, DEVICE = "Bandwidth", "Data", "Device"
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Comparison:
     """A measured bandwidth beside what it is held to; GB/s and bytes. ``reduced``: smaller than asked, for want of memory."""
 
     measured: float
@@ -70,7 +70,7 @@ class Bar:
 # --- passed
 
 
-def passed(gpus: Sequence[Gpu], bar: Bar, *, by_file: bool = False) -> Verdict:
+def passed(gpus: Sequence[Gpu], bar: Comparison, *, by_file: bool = False) -> Verdict:
     """Fast enough, and right; ``by_file``: with the workload's topology file alone, which this kind of node needs."""
     held_to = (
         "the threshold set"
@@ -87,7 +87,7 @@ def passed(gpus: Sequence[Gpu], bar: Bar, *, by_file: bool = False) -> Verdict:
     )
 
 
-def without_nvls(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
+def without_nvls(gpus: Sequence[Gpu], bar: Comparison) -> Verdict:
     """As fast as rings should be, on hardware that could reduce in its switches."""
     assert bar.floor is not None
     return _pass(
@@ -100,7 +100,7 @@ def without_nvls(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
     )
 
 
-def unknown(gpus: Sequence[Gpu], bar: Bar, sizes: Sequence[int]) -> Verdict:
+def unknown(gpus: Sequence[Gpu], bar: Comparison, sizes: Sequence[int]) -> Verdict:
     """Measured, and nothing to hold it to."""
     what = f"{len(gpus)} {gpus[0].name}"
     if sizes:
@@ -114,7 +114,7 @@ def unknown(gpus: Sequence[Gpu], bar: Bar, sizes: Sequence[int]) -> Verdict:
     )
 
 
-def unconfirmed(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
+def unconfirmed(gpus: Sequence[Gpu], bar: Comparison) -> Verdict:
     """Below a floor that one source alone knows: no ground to fail a node, and worth a look."""
     assert bar.floor is not None
     return _pass(
@@ -126,7 +126,7 @@ def unconfirmed(gpus: Sequence[Gpu], bar: Bar) -> Verdict:
     )
 
 
-def wishes(names: Sequence[str], result: Measurement, clean: float, *, costly: bool) -> str:
+def cost_of_variables(names: Sequence[str], result: Measurement, clean: float, *, costly: bool) -> str:
     """What the workload's own variables make of a healthy node; empty where they cost nothing."""
     yours = "your " + " and ".join(names)
     if result.busbw is None:
@@ -141,7 +141,7 @@ def wishes(names: Sequence[str], result: Measurement, clean: float, *, costly: b
     return f"For the workload: {yours} {verb} {cost} % ({result.busbw:.1f} instead of {clean:.1f} GB/s)."
 
 
-def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool = False) -> Verdict:
+def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Comparison, *, judged: bool = False) -> Verdict:
     tests = (BANDWIDTH, DATA, DEVICE) if judged else (DATA, DEVICE)
     return Verdict(
         Outcome.PASSED, code, reason, clears=_all(gpus, tests), measured=round(bar.measured, 2), expected=bar.expected
@@ -153,7 +153,7 @@ def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Bar, *, judged: bool
 
 def slow(
     gpus: Sequence[Gpu],
-    bar: Bar,
+    bar: Comparison,
     found: Contrast,
     pairs: Mapping[Pair, Measurement],
     signs: Sequence[Finding] = (),
@@ -204,7 +204,9 @@ def slow(
     return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
 
 
-def slow_without(gpus: Sequence[Gpu], bar: Bar, alone: int, rest: Measurement, signs: Sequence[Finding]) -> Verdict:
+def slow_without(
+    gpus: Sequence[Gpu], bar: Comparison, alone: int, rest: Measurement, signs: Sequence[Finding]
+) -> Verdict:
     """All pairs are alike, and without one GPU the others are fast: fatal where the driver knows something of that GPU too."""
     uuid = gpus[alone].uuid
     finding = Finding(
@@ -219,7 +221,7 @@ def slow_without(gpus: Sequence[Gpu], bar: Bar, alone: int, rest: Measurement, s
     return _failed("SLOW_GPU", reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar, subject=uuid)
 
 
-def topology(gpus: Sequence[Gpu], bar: Bar, without: float, path: str) -> Verdict:
+def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) -> Verdict:
     """The topology file that the operator maps to this instance type makes a healthy node slow."""
     finding = Finding(
         "TOPOLOGY_FILE",
@@ -347,7 +349,7 @@ def _failed(
     findings: tuple[Finding, ...],
     *,
     clears: frozenset[Subject] = frozenset(),
-    bar: Bar | None = None,
+    bar: Comparison | None = None,
     subject: str = "",
 ) -> Verdict:
     blamed = {finding.subject for finding in findings}

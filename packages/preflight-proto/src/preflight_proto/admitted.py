@@ -2,7 +2,7 @@
 
 It travels as the annotation ``preflight.nvsentinel.nvidia.com/claims`` of every pod with resource claims that was admitted where device
 classes are configured, checked or not. A claim is looked at again when the pod is scheduled, so one that was deleted and made
-anew meanwhile, or a template that was, gives the pod other devices than those that were decided about.
+again meanwhile, or a template that was, gives the pod other devices than those that were decided about.
 
 Example: ``{"v":1,"claims":{"gpus":{"kind":"ResourceClaim","name":"training-gpus","uid":"8f0c…","gpu":true}}}``
 """
@@ -39,6 +39,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_admitted(admitted: Admitted) -> str:
+    """The annotation's value."""
     return msgspec.json.encode(admitted).decode()
 
 

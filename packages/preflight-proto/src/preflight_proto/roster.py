@@ -64,6 +64,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def encode_roster(roster: Roster) -> str:
+    """The annotation's value."""
     return msgspec.json.encode(roster).decode()
 
 

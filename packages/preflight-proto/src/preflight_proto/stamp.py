@@ -91,6 +91,7 @@ def configmap_name(namespace: str, raw_id: str, source: str) -> str:
 
 
 def encode_stamp(stamp: Stamp) -> str:
+    """The annotation's value."""
     return msgspec.json.encode(stamp).decode()
 
 

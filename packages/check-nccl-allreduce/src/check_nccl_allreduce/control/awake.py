@@ -19,6 +19,7 @@ class Awake:
         self._missed = 0.0
 
     def now(self) -> float:
+        """Seconds of the event loop's clock without those in which this process did not run."""
         return anyio.current_time() - self._missed
 
     async def sleep(self, seconds: float) -> None:

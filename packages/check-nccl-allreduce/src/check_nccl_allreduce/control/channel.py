@@ -18,32 +18,32 @@ from . import frames
 from .awake import Awake
 from .frames import NotAuthentic
 from .messages import Message, decode, encode
-from .pace import Pace
+from .pace import HeartbeatPace
 
-__all__ = ["Channel", "Owner", "connect"]
+__all__ = ["ChannelOwner", "ControlChannel", "connect"]
 
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""
 
 
-class Owner(Protocol):
+class ChannelOwner(Protocol):
     """Who has a channel, and hears what happens on it. Nothing that these raise gets lost, but it ends the channel."""
 
-    def came(self, channel: Channel) -> None:
+    def came(self, channel: ControlChannel) -> None:
         """A connection is there; its other side has proven nothing yet."""
 
-    def heard(self, channel: Channel, message: Message) -> None:
+    def heard(self, channel: ControlChannel, message: Message) -> None:
         """A message, authentic and in order."""
 
-    def over(self, channel: Channel, why: str) -> None:
+    def over(self, channel: ControlChannel, why: str) -> None:
         """It ended, once, and for this reason."""
 
 
-class Channel(asyncio.Protocol):
+class ControlChannel(asyncio.Protocol):
     """Messages both ways. ``awake``: what the other side's silence is measured by; ``rank``: this side's own; ``leader``: whether it is the leader's side; ``place``: see :class:`.frames.Session`."""
 
     def __init__(
-        self, owner: Owner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
+        self, owner: ChannelOwner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
     ) -> None:
         self._owner, self._awake, self._token, self._generation = owner, awake, token, generation
         self._leader, self._own, self._place = leader, rank, place
@@ -80,7 +80,7 @@ class Channel(asyncio.Protocol):
             assert self._transport is not None
             self._transport.write(self._sealer.seal(payload))
 
-    def check(self, pace: Pace) -> None:
+    def check(self, pace: HeartbeatPace) -> None:
         """End it where the other side has been silent, or has taken nothing, for too long."""
         now = self._awake.now()
         if now - self._heard_at > pace.lost_after:
@@ -90,6 +90,7 @@ class Channel(asyncio.Protocol):
             self.end(f"it took nothing for {pace.lost_after:g} s")
 
     def end(self, why: str) -> None:
+        """Abort the connection, once; ``why`` is for the log and the other members."""
         if self.why is not None:
             return
         self.why = why
@@ -107,6 +108,7 @@ class Channel(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the greeting; asyncio calls this."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(0)  # pause_writing means: it has not taken all
@@ -114,6 +116,7 @@ class Channel(asyncio.Protocol):
         self._owner.came(self)
 
     def data_received(self, data: bytes) -> None:
+        """Take whole frames from what has arrived; asyncio calls this."""
         self._buffer += data
         try:
             while self.why is None and self._step():
@@ -122,12 +125,15 @@ class Channel(asyncio.Protocol):
             self.end(str(error))
 
     def pause_writing(self) -> None:
+        """Note since when the other side takes nothing; asyncio calls this."""
         self._blocked_at = self._awake.now()
 
     def resume_writing(self) -> None:
+        """The other side has taken everything; asyncio calls this."""
         self._blocked_at = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End; asyncio calls this."""
         self.end("its connection ended")
 
     def _step(self) -> bool:
@@ -169,7 +175,9 @@ class Channel(asyncio.Protocol):
         return part
 
 
-async def connect(make: Callable[[], Channel], address: str, port: int, *, local: str, within: float) -> Channel:
+async def connect(
+    make: Callable[[], ControlChannel], address: str, port: int, *, local: str, within: float
+) -> ControlChannel:
     """A member's end, connected from ``local``. Raises :class:`OSError`, its message for people."""
     loop = asyncio.get_running_loop()
     try:

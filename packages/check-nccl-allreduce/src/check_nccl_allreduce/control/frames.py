@@ -65,6 +65,7 @@ class Session:
     """The leader's, among those who may lead this generation."""
 
     def mac(self, *, by_leader: bool, rank: int, counter: int, payload: bytes) -> bytes:
+        """The SHA-256 HMAC of one message, over its direction, sender, place in the sequence and both nonces."""
         context = _CONTEXT.pack(b"L" if by_leader else b"M", self.generation, self.place, rank, counter, len(payload))
         nonces = self.leader_nonce + self.member_nonce
         return hmac.digest(self.token.encode(), context + nonces + payload, hashlib.sha256)
@@ -72,6 +73,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """What precedes a payload: its length in bytes, the sender's rank, the HMAC."""
+
     length: int
     rank: int
     mac: bytes
@@ -93,6 +96,7 @@ class Sealer:
         self._counter = 0
 
     def seal(self, payload: bytes) -> bytes:
+        """One frame, and the counter goes on. Raises ValueError for an empty payload or one above ``MAX_MESSAGE`` bytes."""
         if not 0 < len(payload) <= MAX_MESSAGE:
             raise ValueError(f"a message of {len(payload)} bytes; 1 to {MAX_MESSAGE} can be sent")
         mac = self._session.mac(by_leader=self._by_leader, rank=self._rank, counter=self._counter, payload=payload)

@@ -16,14 +16,14 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
 from .awake import Awake
-from .channel import Channel
+from .channel import ControlChannel
 from .messages import Alive, Hello, Message, encode
-from .pace import Pace
+from .pace import HeartbeatPace
 
 __all__ = ["Crowd", "Hub"]
 
-STRANGERS: Final = 256
-STRANGERS_PER_ADDRESS: Final = 8
+MAX_UNAUTHENTICATED: Final = 256
+MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 8
 """Connections that have not proven themselves yet, or as many as there are members, who may all come at once. Beyond that the oldest goes: a member needs two round trips, no more."""
 BURST: Final = 64
 """Channels that are seen to before other work has its turn."""
@@ -50,20 +50,20 @@ class Crowd(Protocol):
 
 
 class Hub:
-    """The connections of one leader, whose members ``crowd`` hears. An :class:`.channel.Owner`."""
+    """The connections of one leader, whose members ``crowd`` hears. An :class:`.channel.ChannelOwner`."""
 
-    def __init__(self, roster: Roster, pace: Pace, crowd: Crowd, place: int) -> None:
+    def __init__(self, roster: Roster, pace: HeartbeatPace, crowd: Crowd, place: int) -> None:
         assert roster.nnodes is not None
         assert roster.token is not None
         self._nnodes, self._token, self._generation = roster.nnodes, roster.token, roster.generation
         self._pace, self._crowd, self._place = pace, crowd, place
         self._awake = Awake()
-        self._room = max(STRANGERS, self._nnodes)
-        self._strangers: dict[Channel, str] = {}
-        self._from: dict[str, dict[Channel, None]] = {}
-        self._turns: deque[tuple[float, bool, Channel]] = deque()
-        self._ranks: dict[Channel, int] = {}
-        self.members: dict[int, Channel] = {}
+        self._room = max(MAX_UNAUTHENTICATED, self._nnodes)
+        self._unauthenticated: dict[ControlChannel, str] = {}
+        self._from: dict[str, dict[ControlChannel, None]] = {}
+        self._turns: deque[tuple[float, bool, ControlChannel]] = deque()
+        self._ranks: dict[ControlChannel, int] = {}
+        self.members: dict[int, ControlChannel] = {}
 
     @asynccontextmanager
     async def open(self, address: str, port: int) -> AsyncIterator[None]:
@@ -84,7 +84,7 @@ class Hub:
                 group.cancel_scope.cancel()
         finally:
             server.close()
-            for one in [*self._strangers, *self._ranks]:
+            for one in [*self._unauthenticated, *self._ranks]:
                 one.finish("the leader is done")
 
     def tell(self, rank: int, message: Message) -> None:
@@ -106,7 +106,7 @@ class Hub:
         half = self._pace.interval / 2
         while True:
             now = anyio.current_time()
-            for one in list(islice(self._strangers, BURST)):  # the oldest first
+            for one in list(islice(self._unauthenticated, BURST)):  # the oldest first
                 one.check(self._pace)
                 if one.why is None:
                     break
@@ -124,20 +124,22 @@ class Hub:
 
     # --- an Owner
 
-    def _make(self) -> Channel:
-        return Channel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
+    def _make(self) -> ControlChannel:
+        return ControlChannel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
 
-    def came(self, channel: Channel) -> None:
+    def came(self, channel: ControlChannel) -> None:
+        """Take a new connection in; above a bound, the oldest unauthenticated one ends."""
         address = channel.address
         same = self._from.setdefault(address, {})
-        if len(same) >= STRANGERS_PER_ADDRESS:
+        if len(same) >= MAX_UNAUTHENTICATED_PER_ADDRESS:
             next(iter(same)).end("others came after it")
-        elif len(self._strangers) >= self._room:
-            next(iter(self._strangers)).end("others came after it")
-        self._strangers[channel] = address
+        elif len(self._unauthenticated) >= self._room:
+            next(iter(self._unauthenticated)).end("others came after it")
+        self._unauthenticated[channel] = address
         self._from.setdefault(address, {})[channel] = None
 
-    def heard(self, channel: Channel, message: Message) -> None:
+    def heard(self, channel: ControlChannel, message: Message) -> None:
+        """A message of a member, or the first one of a connection, which must be its hello."""
         rank = self._ranks.get(channel)
         if rank is not None:
             if self.members.get(rank) is channel:
@@ -157,16 +159,17 @@ class Hub:
             self._turns.append((anyio.current_time() + self._pace.interval / 2, True, channel))
             self._crowd.joined(message)
 
-    def over(self, channel: Channel, why: str) -> None:
+    def over(self, channel: ControlChannel, why: str) -> None:
+        """A connection has ended; with it its member, unless that has another one."""
         self._forget(channel)
         rank = self._ranks.pop(channel, None)
         if rank is not None and self.members.get(rank) is channel:
             del self.members[rank]
             self._crowd.gone(rank, why)
 
-    def _forget(self, channel: Channel) -> None:
-        """It is no stranger any more."""
-        if (address := self._strangers.pop(channel, None)) is not None:
+    def _forget(self, channel: ControlChannel) -> None:
+        """It is authenticated from here on."""
+        if (address := self._unauthenticated.pop(channel, None)) is not None:
             same = self._from[address]
             del same[channel]
             if not same:

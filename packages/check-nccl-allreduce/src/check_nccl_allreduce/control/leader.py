@@ -23,18 +23,18 @@ from .messages import (
     Deposed,
     Held,
     Hello,
-    Kept,
+    LaunchOrder,
     Leaving,
     Message,
-    Open,
     Opened,
-    Probe,
-    Result,
-    Start,
+    ProbeOrder,
+    RankReport,
+    Retained,
+    StoreOrder,
     VerdictMessage,
 )
-from .pace import Pace
-from .rounds import ProbeRound, Probes, Round
+from .pace import HeartbeatPace
+from .rounds import LaunchRound, ProbeRound, Probes
 from .waits import Wait
 from .words import few, fitting
 
@@ -48,8 +48,8 @@ ANSWERS_WITHIN: Final = 1.0
 """Seconds for a member that left to show whether it leads by now."""
 
 
-Rounds = list[Round | ProbeRound]
-Next = Callable[[Mapping[int, Hello], Rounds], Start | Probes | VerdictMessage]
+Rounds = list[LaunchRound | ProbeRound]
+Next = Callable[[Mapping[int, Hello], Rounds], LaunchOrder | Probes | VerdictMessage]
 """What to do after the rounds so far: a launch, probes, or the end. Called with no rounds once every member has come."""
 
 
@@ -57,17 +57,22 @@ class Leader:
     """One gang's leader. ``say`` prints a line to the log. ``pace``: None for that of a gang of this size. ``place``: among those who may lead, 0 for rank 0."""
 
     def __init__(
-        self, roster: Roster, address: str, say: Callable[[str], None], pace: Pace | None = None, place: int = 0
+        self,
+        roster: Roster,
+        address: str,
+        say: Callable[[str], None],
+        pace: HeartbeatPace | None = None,
+        place: int = 0,
     ) -> None:
         assert roster.nnodes is not None
         assert roster.control_port is not None
         self._address, self._port, self._nnodes = address, roster.control_port, roster.nnodes
-        self._pace = pace or Pace.of(self._nnodes)
+        self._pace = pace or HeartbeatPace.of(self._nnodes)
         self._leaders, self._place = succession.leaders(roster), place
         self._hub = Hub(roster, self._pace, self, place)
         self._say = say
         self._hellos: dict[int, Hello] = {}
-        self._round: Round | ProbeRound | None = None
+        self._round: LaunchRound | ProbeRound | None = None
         self._waits: dict[int, Wait] = {}
         self._changed: set[Wait] = set()
         self._left: dict[int, Leaving] = {}
@@ -82,7 +87,7 @@ class Leader:
         self._news = anyio.Event()
 
     async def lead(
-        self, hello_within: float, launch_within: Callable[[Start], tuple[float, float]], step: Next
+        self, hello_within: float, launch_within: Callable[[LaunchOrder], tuple[float, float]], step: Next
     ) -> None:
         """The whole way; returns when every member that can be reached has taken the verdict.
 
@@ -106,7 +111,7 @@ class Leader:
                 await self._linger(until)
 
     async def _conduct(
-        self, hello_within: float, launch_within: Callable[[Start], tuple[float, float]], step: Next
+        self, hello_within: float, launch_within: Callable[[LaunchOrder], tuple[float, float]], step: Next
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left and not self._begun:
@@ -130,7 +135,7 @@ class Leader:
                 probing.at = anyio.current_time()
                 probing.took = probing.at - began
                 continue
-            self._round = launched = Round(what)
+            self._round = launched = LaunchRound(what)
             rounds.append(launched)
             ready_within, over_within = launch_within(what)
             wait = Wait(launched, range(self._nnodes), anyio.current_time())
@@ -200,7 +205,7 @@ class Leader:
             f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
         )
 
-    async def _collect(self, this: Round, wait: Wait, ready_within: float, over_within: float) -> None:
+    async def _collect(self, this: LaunchRound, wait: Wait, ready_within: float, over_within: float) -> None:
         """Until all reports are in, or no better ones can be expected."""
         started = anyio.current_time()
         while wait.unheard and not this.left:
@@ -234,7 +239,7 @@ class Leader:
         for group in openers:
             for rank in group:
                 hairpin = order.hairpins.get(rank, 0)
-                self._hub.tell(rank, Open(order.round, order.fresh, hairpin, rank == group[0], order.init))
+                self._hub.tell(rank, StoreOrder(order.round, order.fresh, hairpin, rank == group[0], order.init))
         asked: set[int] = set()
         running = set(of_group)
         ends: list[tuple[float, int]] = []
@@ -301,6 +306,7 @@ class Leader:
         return self._round is None
 
     def joined(self, hello: Hello) -> None:
+        """A member has said hello; where a verdict is there already, it gets it."""
         self._hellos[hello.rank] = hello
         self._fled.discard(hello.rank)
         if hello.standing is not None and not self._lost_leader:
@@ -311,13 +317,14 @@ class Leader:
         self._wake()
 
     def said(self, rank: int, message: Message) -> None:
+        """A message of a member: progress, a report or an acknowledgement. Those of earlier rounds are dropped."""
         this = self._round
         match message:
             case Alive(round=number, stage=stage) if this is not None and number == this.number:
                 if this.stages.get(rank) == stage:
                     return
                 this.stages[rank] = stage
-            case Result(round=number) if this is not None and number == this.number:
+            case RankReport(round=number) if this is not None and number == this.number:
                 this.results[rank] = message
             case Opened(round=number) if isinstance(this, ProbeRound) and number == this.number:
                 this.opened[rank] = message
@@ -325,7 +332,7 @@ class Leader:
                 (self._left if this is None else this.left)[rank] = message
             case Held(verdict=verdict) if self._round is None:
                 self._held = verdict
-            case Kept():
+            case Retained():
                 self._kept.add(rank)
             case Ack():
                 self._acks.add(rank)
@@ -334,6 +341,7 @@ class Leader:
         self._moved(rank)
 
     def gone(self, rank: int, why: str) -> None:
+        """A member's connection has ended: lost for this round, unless it has acknowledged the verdict."""
         if rank not in self._acks:
             self._fled.add(rank)
         if self._round is None:
@@ -363,9 +371,9 @@ class Leader:
         await self._news.wait()
 
 
-def _probe(order: Probes, index: int, rank: int, held: Opened) -> Probe:
+def _probe(order: Probes, index: int, rank: int, held: Opened) -> ProbeOrder:
     """One member's part in one probe."""
-    return Probe(
+    return ProbeOrder(
         round=order.round,
         index=index,
         base=order.bases[rank],

@@ -15,29 +15,29 @@ from preflight_proto.roster import Roster
 
 from . import channel, succession
 from .awake import Awake
-from .channel import Channel
+from .channel import ControlChannel
 from .messages import (
     Ack,
     Alive,
     Deposed,
     Held,
     Hello,
-    Kept,
+    LaunchOrder,
     Leaving,
     Message,
-    Open,
     Opened,
     Order,
-    Probe,
-    Result,
-    Stage,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+    Retained,
     Standing,
-    Start,
+    StoreOrder,
     VerdictMessage,
 )
-from .pace import Pace
+from .pace import HeartbeatPace
 
-__all__ = ["Member", "Tell", "Work"]
+__all__ = ["MemberSession", "Tell", "Work"]
 
 RETRY: Final = 0.2
 """Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's interval."""
@@ -45,9 +45,9 @@ RETRY_GROWS: Final = 1.5
 VERDICT_WITHIN: Final = 5.0
 """Seconds to wait for the leader's verdict after telling it that this member leaves."""
 
-Tell = Callable[[Stage], None]
+Tell = Callable[[RankStage], None]
 """Hears how far the slowest worker here is."""
-Work = Callable[[Order, Tell], Awaitable[Result | Opened]]
+Work = Callable[[Order, Tell], Awaitable[RankReport | Opened]]
 """Do what the leader orders; an order that is given up is cancelled."""
 
 
@@ -56,7 +56,7 @@ class Closed(Exception):
 
 
 class _Line:
-    """A member's end of one connection: messages wait until they are read. A :class:`.channel.Owner`."""
+    """A member's end of one connection: messages wait until they are read. A :class:`.channel.ChannelOwner`."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -71,15 +71,15 @@ class _Line:
             raise Closed(self._why)
         return message
 
-    def came(self, one: Channel) -> None:
+    def came(self, one: ControlChannel) -> None:
         pass
 
-    def heard(self, one: Channel, message: Message) -> None:
+    def heard(self, one: ControlChannel, message: Message) -> None:
         self.met = True
         if not isinstance(message, Alive):
             self._messages.put_nowait(message)
 
-    def over(self, one: Channel, why: str) -> None:
+    def over(self, one: ControlChannel, why: str) -> None:
         self._why = why
         self._messages.put_nowait(None)
 
@@ -89,7 +89,7 @@ class _Over(Exception):
 
 
 @dataclass
-class Member:
+class MemberSession:
     """This pod's part in its gang. ``begun`` tells whether the leader has started the first round; ``pace``: None for that of a gang of this size.
 
     ``lead``: have this pod lead, at that place among those who may; None where it cannot.
@@ -100,12 +100,12 @@ class Member:
     local: str
     say: Callable[[str], None]
     begun: anyio.Event = field(default_factory=anyio.Event)
-    pace: Pace | None = None
+    pace: HeartbeatPace | None = None
     lead: Callable[[int], object] | None = None
     allowed: float = 0.0
     """Seconds that the leader gives to everything from the first launch on."""
     _leaving: Leaving | None = None
-    _channel: Channel | None = None
+    _channel: ControlChannel | None = None
     _alive: Alive = field(default_factory=Alive)
     _standing: Standing | None = None
     _held: VerdictMessage | None = None
@@ -116,7 +116,7 @@ class Member:
 
     def __post_init__(self) -> None:
         assert self.roster.nnodes is not None
-        self._pace = self.pace or Pace.of(self.roster.nnodes)
+        self._pace = self.pace or HeartbeatPace.of(self.roster.nnodes)
         self._leaders = succession.leaders(self.roster)
 
     async def take_part(self, patience: float, work: Work) -> VerdictMessage:
@@ -194,15 +194,15 @@ class Member:
             await anyio.sleep(VERDICT_WITHIN)
 
     @asynccontextmanager
-    async def _connected(self, place: int, line: _Line) -> AsyncIterator[Channel]:
+    async def _connected(self, place: int, line: _Line) -> AsyncIterator[ControlChannel]:
         roster = self.roster
         assert roster.control_port is not None
         assert roster.token is not None
         assert roster.rank is not None
         token, generation, rank = roster.token, roster.generation, roster.rank
 
-        def make() -> Channel:
-            return Channel(line, self._awake, token, generation, leader=False, rank=rank, place=place)
+        def make() -> ControlChannel:
+            return ControlChannel(line, self._awake, token, generation, leader=False, rank=rank, place=place)
 
         try:
             one = await channel.connect(
@@ -224,7 +224,7 @@ class Member:
             self._channel = None
             one.finish("this member is done")
 
-    async def _follow(self, one: Channel, line: _Line, work: Work) -> VerdictMessage:
+    async def _follow(self, one: ControlChannel, line: _Line, work: Work) -> VerdictMessage:
         failure: Closed | None = None
         verdict: VerdictMessage | None = None
         async with anyio.create_task_group() as group:
@@ -233,7 +233,7 @@ class Member:
             try:
                 while verdict is None:
                     message = await line.receive()
-                    if isinstance(message, Start | Open | Probe):
+                    if isinstance(message, LaunchOrder | StoreOrder | ProbeOrder):
                         if scope is not None:
                             scope.cancel()
                         self._ordered(message)
@@ -244,7 +244,7 @@ class Member:
                         one.send(Ack())
                     elif isinstance(message, Held):
                         self._held = message.verdict
-                        one.send(Kept())
+                        one.send(Retained())
                     elif isinstance(message, Deposed):
                         line.deposed = True
                         raise Closed(message.reason)
@@ -258,12 +258,12 @@ class Member:
 
     def _ordered(self, order: Order) -> None:
         """Remember what a successor would have to know."""
-        if isinstance(order, Start):
+        if isinstance(order, LaunchOrder):
             self.allowed, self._name, self._named = order.allowed, order.leader, self._place
-        self._standing = Standing(self._leader(self._place), order.round, not isinstance(order, Start))
+        self._standing = Standing(self._leader(self._place), order.round, not isinstance(order, LaunchOrder))
         self.begun.set()
 
-    async def _pulse(self, one: Channel) -> None:
+    async def _pulse(self, one: ControlChannel) -> None:
         """A heartbeat in each interval, and a look at the leader's twice in it."""
         while one.why is None:
             one.send(self._alive)
@@ -271,8 +271,8 @@ class Member:
                 await self._awake.sleep(self._pace.interval / 2)
                 one.check(self._pace)
 
-    async def _obey(self, one: Channel, order: Order, work: Work, scope: anyio.CancelScope) -> None:
-        def tell(now: Stage) -> None:
+    async def _obey(self, one: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope) -> None:
+        def tell(now: RankStage) -> None:
             """What the leader decides by is sent as it changes, which iteration it is with the next heartbeat."""
             if scope.cancel_called:
                 return
@@ -281,8 +281,8 @@ class Member:
                 one.send(self._alive)
 
         with scope:
-            tell(Stage("launched"))
+            tell(RankStage("launched"))
             answer = await work(order, tell)
-            if self._standing is not None and isinstance(answer, Result):
+            if self._standing is not None and isinstance(answer, RankReport):
                 self._standing = msgspec.structs.replace(self._standing, reported=True, trouble=answer.trouble)
             one.send(answer)

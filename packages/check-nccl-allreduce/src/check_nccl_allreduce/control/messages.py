@@ -19,21 +19,21 @@ __all__ = [
     "Alive",
     "Deposed",
     "Detail",
+    "Failure",
     "Held",
     "Hello",
-    "Kept",
+    "LaunchOrder",
     "Leaving",
     "Message",
-    "Open",
     "Opened",
     "Order",
-    "Probe",
+    "ProbeOrder",
+    "RankReport",
+    "RankStage",
     "Residuals",
-    "Result",
-    "Stage",
+    "Retained",
     "Standing",
-    "Start",
-    "Trouble",
+    "StoreOrder",
     "VerdictMessage",
     "decode",
     "encode",
@@ -43,7 +43,7 @@ STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done
 """How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the communicator works."""
 
 
-class Stage(msgspec.Struct, frozen=True):
+class RankStage(msgspec.Struct, frozen=True):
     """``name`` is one of STAGES; ``iteration`` counts within measuring; ``silent``: a worker gives no sign of life."""
 
     name: str = "waiting"
@@ -51,7 +51,7 @@ class Stage(msgspec.Struct, frozen=True):
     silent: bool = False
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True):
     """Why something did not work. ``kind``: environment, device, peer, class (the kit's ``nccl``), or
 
     ``died`` (a worker ended without a word), ``launch`` (torchrun or the rendezvous) and ``local`` (found before any launch).
@@ -70,7 +70,7 @@ class Standing(msgspec.Struct, frozen=True):
     round: int
     probing: bool = False
     reported: bool = False
-    trouble: Trouble | None = None
+    trouble: Failure | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -109,7 +109,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Whether TCP would be a fallback here: the pod may use adapters that do better, and its workload has not chosen TCP."""
     past: Past | None = None
     """What is remembered of the node from other gangs, as it came with the roster."""
-    trouble: Trouble | None = None
+    trouble: Failure | None = None
     standing: Standing | None = None
     """Where the run had begun already, under another leader."""
 
@@ -119,7 +119,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
         return f"rank {self.rank} ({self.pod} on {self.node})"
 
 
-class Start(msgspec.Struct, frozen=True, tag="start"):
+class LaunchOrder(msgspec.Struct, frozen=True, tag="start"):
     """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now; ``allowed``: for everything from the first launch to the report, 0 for what each member knows.
 
     ``without_topology_file``: every member leaves NCCL_TOPO_FILE unset, in this launch and in the probes that follow it.
@@ -140,7 +140,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Who leads: its pod and node, in words."""
 
 
-class Open(msgspec.Struct, frozen=True, tag="open"):
+class StoreOrder(msgspec.Struct, frozen=True, tag="open"):
     """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers, once for each round.
 
     ``hairpin``: workers that speak to each other over the node's own NICs, so many of them. Where workers are to be new, the probe's other
@@ -164,11 +164,11 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     round: int
     port: int = 0
     address: str = ""
-    trouble: Trouble | None = None
+    trouble: Failure | None = None
 
 
-class Probe(msgspec.Struct, frozen=True, tag="probe"):
-    """Leader → member: an all-reduce with a few others. The answer is a :class:`Result`.
+class ProbeOrder(msgspec.Struct, frozen=True, tag="probe"):
+    """Leader → member: an all-reduce with a few others. The answer is a :class:`RankReport`.
 
     ``base``: the rank of this member's first worker among ``world``; ``index`` numbers the round's probes; ``init`` and
     ``timeout`` are seconds for the communicator to come up, and for everything.
@@ -198,7 +198,7 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """Both ways, every second: I am here, and this is how far my workers are."""
 
     round: int = 0
-    stage: Stage = Stage()
+    stage: RankStage = RankStage()
 
 
 class Detail(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class Residuals(msgspec.Struct, frozen=True):
     samples: tuple[tuple[int, int, float], ...]
 
 
-class Result(msgspec.Struct, frozen=True, tag="result"):
+class RankReport(msgspec.Struct, frozen=True, tag="result"):
     """Member → leader: what the workers of one round did.
 
     ``times``: seconds of each timed iteration, the slowest local worker's. ``wrong``: elements that were not what they
@@ -237,7 +237,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     verified: int = 0
     wrong: int = 0
     where: str = ""
-    trouble: Trouble | None = None
+    trouble: Failure | None = None
     latency: float = 0.0
     """Seconds of the fastest of some small all-reduces, the slowest worker's; 0 where not measured."""
     detail: Detail | None = None
@@ -284,7 +284,7 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
     verdict: VerdictMessage
 
 
-class Kept(msgspec.Struct, frozen=True, tag="kept"):
+class Retained(msgspec.Struct, frozen=True, tag="kept"):
     """Member → leader: I hold it."""
 
 
@@ -298,15 +298,16 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
     """Member → leader: I have the verdict."""
 
 
-Order = Start | Open | Probe
+Order = LaunchOrder | StoreOrder | ProbeOrder
 """What a leader has a member do."""
-Message = Hello | Order | Alive | Opened | Result | Leaving | VerdictMessage | Held | Kept | Deposed | Ack
+Message = Hello | Order | Alive | Opened | RankReport | Leaving | VerdictMessage | Held | Retained | Deposed | Ack
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
+    """The message as JSON, its kind under ``type``."""
     return _ENCODER.encode(message)
 
 

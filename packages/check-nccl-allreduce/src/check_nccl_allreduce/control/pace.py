@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Pace"]
+__all__ = ["HeartbeatPace"]
 
 INTERVAL: Final = 1.0
 """Seconds between two heartbeats in a gang of up to :data:`MEMBERS_PER_SECOND`."""
@@ -16,13 +16,14 @@ INTERVALS: Final = 5
 
 
 @dataclass(frozen=True)
-class Pace:
+class HeartbeatPace:
     """``interval``: seconds between two heartbeats."""
 
     interval: float = INTERVAL
 
     @classmethod
-    def of(cls, members: int) -> Pace:
+    def of(cls, members: int) -> HeartbeatPace:
+        """The pace for so many ``members``."""
         return cls(max(INTERVAL, members / MEMBERS_PER_SECOND))
 
     @property

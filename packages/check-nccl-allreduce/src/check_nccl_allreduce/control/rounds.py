@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .messages import Leaving, Opened, Result, Stage, Start
+from .messages import LaunchOrder, Leaving, Opened, RankReport, RankStage
 
-__all__ = ["ProbeRound", "Probes", "Round"]
+__all__ = ["LaunchRound", "ProbeRound", "Probes"]
 
 
 class _Heard:
-    results: dict[int, Result]
-    stages: dict[int, Stage]
+    results: dict[int, RankReport]
+    stages: dict[int, RankStage]
     lost: dict[int, str]
     left: dict[int, Leaving]
 
     def is_ready(self, rank: int) -> bool:
         """Whether this member's communicator works, or it has reported."""
-        return rank in self.results or self.stages.get(rank, Stage()).name in {"ready", "measuring", "done"}
+        return rank in self.results or self.stages.get(rank, RankStage()).name in {"ready", "measuring", "done"}
 
     @property
     def troubled(self) -> bool:
@@ -26,12 +26,12 @@ class _Heard:
 
 
 @dataclass
-class Round(_Heard):
+class LaunchRound(_Heard):
     """One launch of the whole gang: reports and last stages by rank, who was lost and why, who left."""
 
-    start: Start
-    results: dict[int, Result] = field(default_factory=dict)
-    stages: dict[int, Stage] = field(default_factory=dict)
+    start: LaunchOrder
+    results: dict[int, RankReport] = field(default_factory=dict)
+    stages: dict[int, RankStage] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     left: dict[int, Leaving] = field(default_factory=dict)
     ready_after: float = 0.0
@@ -39,6 +39,7 @@ class Round(_Heard):
 
     @property
     def number(self) -> int:
+        """The round's number, from 1."""
         return self.start.round
 
 
@@ -76,14 +77,14 @@ class Probes:
 
 @dataclass
 class ProbeRound(_Heard):
-    """One round of probes, as :class:`Round`. ``opened``: by rank, the stores, and who has new workers.
+    """One round of probes, as :class:`LaunchRound`. ``opened``: by rank, the stores, and who has new workers.
 
     ``at``: when it was over, on the leader's clock; ``took``: how many seconds, without the wait before it.
     """
 
     order: Probes
-    results: dict[int, Result] = field(default_factory=dict)
-    stages: dict[int, Stage] = field(default_factory=dict)
+    results: dict[int, RankReport] = field(default_factory=dict)
+    stages: dict[int, RankStage] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     left: dict[int, Leaving] = field(default_factory=dict)
     opened: dict[int, Opened] = field(default_factory=dict)
@@ -92,9 +93,10 @@ class ProbeRound(_Heard):
 
     @property
     def number(self) -> int:
+        """The round's number, from 1."""
         return self.order.round
 
-    def spoilt(self, group: tuple[int, ...]) -> bool:
+    def failed(self, group: tuple[int, ...]) -> bool:
         """Whether one probe cannot end well any more: the others of it need not be waited for long."""
         return any(
             rank in self.lost

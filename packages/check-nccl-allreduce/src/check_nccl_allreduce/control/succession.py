@@ -16,10 +16,10 @@ from typing import Final
 from preflight_proto.roster import Roster
 
 from .messages import Hello, VerdictMessage
-from .pace import Pace
+from .pace import HeartbeatPace
 from .words import few
 
-__all__ = ["Place", "concluded", "gathers_for", "leaders", "tries_for"]
+__all__ = ["SuccessorAddress", "concluded", "gathers_for", "leaders", "tries_for"]
 
 TRIES: Final = 1.5
 """Times what a loss takes to be noticed, in which a successor must answer: it may notice later than who asks it."""
@@ -28,24 +28,28 @@ GATHERS: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SuccessorAddress:
     """Somebody who may lead."""
 
     rank: int
     address: str
 
 
-def leaders(roster: Roster) -> tuple[Place, ...]:
+def leaders(roster: Roster) -> tuple[SuccessorAddress, ...]:
     """Who may lead, in order: rank 0 first."""
     assert roster.master_addr is not None
-    return Place(0, roster.master_addr), *(Place(rank, address) for rank, address in roster.successors)
+    return SuccessorAddress(0, roster.master_addr), *(
+        SuccessorAddress(rank, address) for rank, address in roster.successors
+    )
 
 
-def tries_for(pace: Pace) -> float:
+def tries_for(pace: HeartbeatPace) -> float:
+    """Seconds in which a member tries to reach the leader that it has lost."""
     return TRIES * pace.lost_after
 
 
-def gathers_for(pace: Pace) -> float:
+def gathers_for(pace: HeartbeatPace) -> float:
+    """Seconds in which a successor waits for the other members."""
     return GATHERS * pace.lost_after
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .pace import Pace
-from .rounds import ProbeRound, Round
+from .pace import HeartbeatPace
+from .rounds import LaunchRound, ProbeRound
 
 __all__ = ["SETTLE", "Wait", "of_launch", "of_probe"]
 
@@ -25,7 +25,7 @@ HEARTBEATS: Final = 3
 class Wait:
     """For some members of a round. A word of one of them costs the same however many there are."""
 
-    def __init__(self, this: Round | ProbeRound, ranks: Iterable[int], now: float) -> None:
+    def __init__(self, this: LaunchRound | ProbeRound, ranks: Iterable[int], now: float) -> None:
         self._this = this
         self.unready = set(ranks)
         self.unheard = set(self.unready)
@@ -50,15 +50,15 @@ class Wait:
         if self.troubled_at is None and (rank in this.lost or any(one is not None for one in troubles)):
             self.troubled_at = now
 
-    def _until(self, end: float, pace: Pace) -> float:
+    def _until(self, end: float, pace: HeartbeatPace) -> float:
         return end if self.troubled_at is None else min(end, self.troubled_at + max(SETTLE, pace.interval))
 
 
-def _stall(most: float, whole: float, pace: Pace) -> float:
+def _stall(most: float, whole: float, pace: HeartbeatPace) -> float:
     return min(STALL_SHARE * whole, max(most, HEARTBEATS * pace.interval))
 
 
-def of_launch(wait: Wait, started: float, ready_within: float, over_within: float, pace: Pace) -> float:
+def of_launch(wait: Wait, started: float, ready_within: float, over_within: float, pace: HeartbeatPace) -> float:
     """Until when to wait for the reports of a launch."""
     if wait.unready:
         end = started + min(ready_within, over_within)
@@ -67,7 +67,7 @@ def of_launch(wait: Wait, started: float, ready_within: float, over_within: floa
     return wait._until(end, pace)
 
 
-def of_probe(wait: Wait, started: float, init: float, timeout: float, pace: Pace) -> float:
+def of_probe(wait: Wait, started: float, init: float, timeout: float, pace: HeartbeatPace) -> float:
     """Until when to wait for the reports of one probe; ``started`` where they are all in."""
     if not wait.unheard:
         return started

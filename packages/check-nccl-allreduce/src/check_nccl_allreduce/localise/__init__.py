@@ -25,7 +25,7 @@ from preflight_proto.history import Past, Sighting, Spell, Usual
 
 from ..ports import Local, PortErrors, PortFault
 from . import rounds, score, table, two
-from .evidence import BAD, Evidence, Map, weigh
+from .evidence import BAD, EdgeMap, Evidence, weigh
 from .model import (
     HAIRPINS,
     MAX_ROUNDS,
@@ -149,7 +149,7 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
     # Two matchings that follow each other are of one ring, even where the first one shows that labels lie: else pairs would meet twice.
-    before = Map(replace(state, rounds=()))
+    before = EdgeMap(replace(state, rounds=()))
     if done < 2:
         return rounds.match(state, before, done)
     if len(state.rounds) > done:

@@ -8,10 +8,10 @@ from functools import cached_property
 from math import ceil, log
 
 from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
-from .references import BAD, FEW, GOOD, JUDGED, MANY, NVLINK, EdgeClass, Map, Pair, Reference, References
+from .references import BAD, FEW, GOOD, JUDGED, MANY, NVLINK, EdgeClass, EdgeMap, Pair, Reference, References
 from .silence import explained
 
-__all__ = ["BAD", "GOOD", "Evidence", "Map", "weigh"]
+__all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
 
 EVIDENCE = 3
 """Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
@@ -43,7 +43,7 @@ class Evidence:
     """All edges of one sort graded, and what follows from them for each endpoint. Made by :func:`weigh`."""
 
     def __init__(self, state: State, *, nvlink: bool = False) -> None:
-        self.map = Map(state)
+        self.map = EdgeMap(state)
         self._nvlink = nvlink
         self._rounds = rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
         self.references = References(self.map, rounds)

@@ -111,6 +111,8 @@ class Fact(NamedTuple):
 
 
 class Status(StrEnum):
+    """What became of a probe."""
+
     OK = "ok"
     WRONG = "wrong"
     HANG = "hang"
@@ -165,6 +167,8 @@ class Probe(NamedTuple):
 
 
 class Phase(StrEnum):
+    """What a round is for."""
+
     GANG = "gang"
     MATCH = "match"
     CONFIRM = "confirm"

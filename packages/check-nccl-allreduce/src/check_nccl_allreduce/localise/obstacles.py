@@ -11,10 +11,10 @@ from .rounds import CONFIRMATIONS
 from .score import FATAL, Hairpins
 from .silence import shadowed
 
-__all__ = ["Rule", "obstacles"]
+__all__ = ["ObstacleRule", "obstacles"]
 
 
-class Rule(StrEnum):
+class ObstacleRule(StrEnum):
     """What must hold of a suspect before it is blamed, by what is said where it does not."""
 
     CONTRAST = "no known-good node in its domain"
@@ -29,7 +29,7 @@ class Rule(StrEnum):
 
 def obstacles(
     state: State, evidence: Evidence, hairpins: Hairpins, scores: dict[int, Score], dark: Collection[int]
-) -> dict[int, tuple[Rule, ...]]:
+) -> dict[int, tuple[ObstacleRule, ...]]:
     """By suspect the rules that keep it from being blamed, none where it is guilty. ``dark``: domains in which nobody is known good."""
     domain, victims, where = evidence.map.domain, evidence.shaded, evidence.map.seen
     shares = {one: evidence.share(edges) for one, edges in evidence.against.items()}
@@ -40,20 +40,20 @@ def obstacles(
     }
 
 
-def _of(one: int, evidence: Evidence, score: Score, *, dark: bool, hidden: bool) -> list[Rule]:
+def _of(one: int, evidence: Evidence, score: Score, *, dark: bool, hidden: bool) -> list[ObstacleRule]:
     place = score.place < FATAL
     stands = {
-        Rule.CONTRAST: dark,
-        Rule.CONFIRMED: evidence.confirmed[one] < CONFIRMATIONS,
-        Rule.ROUNDS: evidence.rounds_against(one) < evidence.enough,
-        Rule.CHANCE: score.noise < FATAL,
-        Rule.PATH: place and "path" not in score.kinds,
-        Rule.LOCAL: place and not {"local", "data", "time"} & set(score.kinds),
-        Rule.SPELL: score.spell < FATAL,
-        Rule.SHADOW: hidden,
+        ObstacleRule.CONTRAST: dark,
+        ObstacleRule.CONFIRMED: evidence.confirmed[one] < CONFIRMATIONS,
+        ObstacleRule.ROUNDS: evidence.rounds_against(one) < evidence.enough,
+        ObstacleRule.CHANCE: score.noise < FATAL,
+        ObstacleRule.PATH: place and "path" not in score.kinds,
+        ObstacleRule.LOCAL: place and not {"local", "data", "time"} & set(score.kinds),
+        ObstacleRule.SPELL: score.spell < FATAL,
+        ObstacleRule.SHADOW: hidden,
     }
     found = [rule for rule, is_so in stands.items() if is_so]
     # Each of these alone would let it pass, and together they do not: the weaker one is what lacks.
-    if place and Rule.PATH not in found and Rule.LOCAL not in found:
-        found.append(Rule.LOCAL)
+    if place and ObstacleRule.PATH not in found and ObstacleRule.LOCAL not in found:
+        found.append(ObstacleRule.LOCAL)
     return found

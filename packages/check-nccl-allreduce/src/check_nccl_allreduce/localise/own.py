@@ -34,6 +34,7 @@ class Own(NamedTuple):
 
     @property
     def factor(self) -> float:
+        """The likelihood ratio of both together, for a fault of the node's own."""
         return min(SURE, self.fault * self.growth)
 
 

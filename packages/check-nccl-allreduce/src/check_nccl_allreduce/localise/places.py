@@ -10,7 +10,7 @@ from math import inf
 
 from .model import Endpoint, Played, Status
 
-__all__ = ["Place", "latencies", "near", "shared", "trusted"]
+__all__ = ["PositionSharing", "latencies", "near", "shared", "trusted"]
 
 LABELLED = 0.8
 """Of the endpoints, the least share that must have a label: what is missing groups nobody, and what is there compares too few."""
@@ -27,7 +27,9 @@ MET = 0.5
 Pair = tuple[int, int]
 
 
-class Place(Enum):
+class PositionSharing(Enum):
+    """Whether an endpoint shares its position (leaf, rack) with another one of the gang."""
+
     SHARED = "shared"
     ALONE = "alone"
     UNKNOWN = "unknown"
@@ -74,11 +76,11 @@ def trusted(endpoints: Sequence[Endpoint], rounds: Iterable[Played]) -> bool:
     return far <= max(1, LYING * len(inside))
 
 
-def shared(one: int, found: dict[Pair, float], close: frozenset[Pair] | None, good: Sequence[int]) -> Place:
+def shared(one: int, found: dict[Pair, float], close: frozenset[Pair] | None, good: Sequence[int]) -> PositionSharing:
     """Whether a known-good endpoint answers this one as fast as only neighbours do."""
     if close is None:
-        return Place.UNKNOWN
+        return PositionSharing.UNKNOWN
     mine = [pair for pair in found if one in pair]
     if any(good[a if b == one else b] for a, b in mine if (a, b) in close):
-        return Place.SHARED
-    return Place.ALONE if mine and len(mine) >= MET * (len(good) - 1) else Place.UNKNOWN
+        return PositionSharing.SHARED
+    return PositionSharing.ALONE if mine and len(mine) >= MET * (len(good) - 1) else PositionSharing.UNKNOWN

@@ -10,7 +10,7 @@ from math import ceil
 from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
 from .places import latencies, near, trusted
 
-__all__ = ["BAD", "FEW", "GOOD", "JUDGED", "MANY", "NVLINK", "EdgeClass", "Map", "Pair", "Reference", "References"]
+__all__ = ["BAD", "FEW", "GOOD", "JUDGED", "MANY", "NVLINK", "EdgeClass", "EdgeMap", "Pair", "Reference", "References"]
 
 GOOD = 0.88
 """An edge at or above this share of its reference clears both its ends."""
@@ -38,12 +38,13 @@ class Reference:
     bad: float
 
     def grade(self, gbps: float) -> Grade:
+        """The grade of a value in GB/s of this class of edges."""
         if gbps >= GOOD * self.gbps:
             return Grade.GOOD
         return Grade.BAD if gbps < self.bad * self.gbps else Grade.GREY
 
 
-class Map:
+class EdgeMap:
     """The gang's shape: numbers for kinds and domains in order of first appearance, never by their names."""
 
     def __init__(self, state: State) -> None:
@@ -79,7 +80,7 @@ class Map:
 class References:
     """The reference of each edge class, from the matching rounds: an upper quantile, because faults only slow things."""
 
-    def __init__(self, shape: Map, rounds: tuple[Played, ...]) -> None:
+    def __init__(self, shape: EdgeMap, rounds: tuple[Played, ...]) -> None:
         again = _remeasured(rounds)
         by_class: dict[EdgeClass, list[float]] = defaultdict(list)
         for probe, result in _matching(rounds):

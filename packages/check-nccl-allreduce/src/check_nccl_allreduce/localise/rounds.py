@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from .evidence import Evidence, Map
+from .evidence import EdgeMap, Evidence
 from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
 
 __all__ = [
@@ -39,7 +39,7 @@ FEW = 6
 _MASK = (1 << 64) - 1
 
 
-def ring(shape: Map, seed: int) -> list[int]:
+def ring(shape: EdgeMap, seed: int) -> list[int]:
     """All endpoints by kind, domain and a shuffle that depends on seed and position alone."""
     return sorted(range(shape.size), key=lambda i: (shape.kind[i], shape.domain[i], _mix(seed, i)))
 
@@ -57,7 +57,7 @@ def _mix(seed: int, position: int) -> int:
     return z ^ (z >> 31)
 
 
-def match(state: State, shape: Map, done: int) -> Round:
+def match(state: State, shape: EdgeMap, done: int) -> Round:
     """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits out of each."""
     order = _across(shape, ring(shape, state.seed))
     count = len(order)
@@ -67,7 +67,7 @@ def match(state: State, shape: Map, done: int) -> Round:
     return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs])
 
 
-def _across(shape: Map, order: list[int]) -> list[int]:
+def _across(shape: EdgeMap, order: list[int]) -> list[int]:
     """Where there are NVLink domains, neighbours of different ones: only so do they meet over their NICs."""
     if max(shape.rack) < 0:
         return order
@@ -78,7 +78,7 @@ def _across(shape: Map, order: list[int]) -> list[int]:
     return sorted(order, key=lambda one: (shape.kind[one], turn[one]))
 
 
-def within(state: State, shape: Map, done: int) -> Round | None:
+def within(state: State, shape: EdgeMap, done: int) -> Round | None:
     """A matching inside the NVLink domains; None where there are none."""
     if max(shape.rack) < 0:
         return None
@@ -203,7 +203,7 @@ def halves(state: State, evidence: Evidence, done: int) -> Round | None:
     return _round(state, Phase.HALVES, [Probe(tuple(sorted(group)), Role.HALF) for group in groups])
 
 
-def _boundary(shape: Map, order: list[int]) -> int:
+def _boundary(shape: EdgeMap, order: list[int]) -> int:
     """Where to cut the ring: at the domain border nearest to its middle, else in the middle."""
     middle = len(order) // 2
     borders = [i for i in range(2, len(order) - 1) if shape.domain[order[i]] != shape.domain[order[i - 1]]]
@@ -325,7 +325,7 @@ class _Desk:
 class _Pools:
     """Candidates, nearest first: of the same kind and domain, of the same kind, any."""
 
-    def __init__(self, shape: Map, members: list[int]) -> None:
+    def __init__(self, shape: EdgeMap, members: list[int]) -> None:
         self._shape = shape
         self._lists: dict[tuple[int, int] | int | None, _Queue] = {None: _Queue(members)}
         by_key: dict[tuple[int, int] | int, list[int]] = {}

@@ -13,7 +13,7 @@ from . import past
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
 from .own import NOTHING, Own, owned
-from .places import Place, latencies, near, shared
+from .places import PositionSharing, latencies, near, shared
 
 __all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
 
@@ -186,7 +186,7 @@ def _score(
     noise = noises[broken]
     partners = len({e.b if e.a == one else e.a for e in against})
     place = _place(one, evidence, seconds, close)
-    path = min(KIND, (1 / noise) ** len(rounds)) if place is not Place.ALONE and partners else 1.0
+    path = min(KIND, (1 / noise) ** len(rounds)) if place is not PositionSharing.ALONE and partners else 1.0
     local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
     sum_told = KIND if corrupted else 1.0
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
@@ -233,22 +233,24 @@ def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> 
 
 def _place(
     one: int, evidence: Evidence, seconds: dict[tuple[int, int], float], close: frozenset[tuple[int, int]] | None
-) -> Place:
+) -> PositionSharing:
     """Whether somebody known good stands where this one stands: else what is slow may be that place."""
     shape = evidence.map
     by_latency = shared(one, seconds, close, evidence.good)
     if shape.domain[one] < 0:
         return by_latency
-    if by_latency is Place.SHARED:
-        return Place.SHARED
+    if by_latency is PositionSharing.SHARED:
+        return PositionSharing.SHARED
     good_there = any(evidence.good[i] for i in range(shape.size) if i != one and shape.domain[i] == shape.domain[one])
-    return Place.SHARED if good_there else Place.ALONE if shape.labelled else by_latency
+    return PositionSharing.SHARED if good_there else PositionSharing.ALONE if shape.labelled else by_latency
 
 
-def _settle(place: Place, kinds: list[str], fine: int, own: list[Measured], spell: float, *, explained: bool) -> str:
+def _settle(
+    place: PositionSharing, kinds: list[str], fine: int, own: list[Measured], spell: float, *, explained: bool
+) -> str:
     if fine and not own:
         return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
-    if place is Place.ALONE:
+    if place is PositionSharing.ALONE:
         return (
             "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
         )

@@ -27,6 +27,7 @@ class Explained:
 
 
 def alike(a: float, b: float) -> bool:
+    """Whether two shares of normal are so near each other that they may have one cause."""
     return a == b or (a > 0 and b > 0 and abs(log(a / b)) < ALIKE)
 
 

@@ -22,7 +22,7 @@ from .model import (
     Verdict,
     Zone,
 )
-from .obstacles import Rule, obstacles
+from .obstacles import ObstacleRule, obstacles
 from .score import FATAL, NAMED, Hairpins, scored
 from .score import hairpins as hairpins_of
 from .silence import alike
@@ -31,7 +31,7 @@ __all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_r
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset({Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK})
-_UNPROVEN = frozenset({Rule.CONTRAST, Rule.CONFIRMED, Rule.ROUNDS})
+_UNPROVEN = frozenset({ObstacleRule.CONTRAST, ObstacleRule.CONFIRMED, ObstacleRule.ROUNDS})
 
 
 def cap(size: int) -> int:
@@ -192,7 +192,7 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     )
 
 
-def hindered(state: State) -> dict[int, tuple[Rule, ...]]:
+def hindered(state: State) -> dict[int, tuple[ObstacleRule, ...]]:
     """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them, only another verdict or the cap does."""
     evidence = weigh(state)
     return _Findings(state, evidence, hairpins_of(state, evidence)).obstacles
@@ -216,7 +216,7 @@ class _Findings:
         self.dark = _dark_domains(evidence)
         self.obstacles = obstacles(state, evidence, hairpins, self.scores, self.dark)
         self.proven = [s for s in evidence.suspects if not _UNPROVEN & set(self.obstacles[s])]
-        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {Rule.SHADOW}]
+        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {ObstacleRule.SHADOW}]
         self.too_many = len(guilty) > cap(evidence.map.size)
         self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]

@@ -25,6 +25,7 @@ __all__ = ["launch", "main"]
 
 
 def main() -> None:
+    """Load torch, then fork workers as the check orders, until it ends."""
     end_with_parent()
     ending.adopt_orphans()
     resource.setrlimit(

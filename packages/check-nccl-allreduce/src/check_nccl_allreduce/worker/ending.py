@@ -44,6 +44,7 @@ def end(children: Sequence[int], within: float, *, kill: Callable[[int], None], 
 
 
 def kill(pid: int) -> None:
+    """Send SIGKILL; no error where the process is gone."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

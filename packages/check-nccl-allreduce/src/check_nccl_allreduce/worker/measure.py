@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import pattern
 
-__all__ = ["Order", "Outcome", "Task", "device_of", "measure", "reduce_all", "timed"]
+__all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
@@ -42,8 +42,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Order(Task):
-    """The gang's own round; ``secret`` keeps strangers from guessing the rendezvous' keys."""
+class MeasureTask(Task):
+    """The gang's own round; ``secret`` keeps others from guessing the rendezvous' keys."""
 
     master_addr: str
     master_port: int
@@ -51,7 +51,7 @@ class Order(Task):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeasuredTimes:
     """``times``: seconds of each timed iteration; ``wrong``: elements that differ, in ``verified`` iterations.
 
     ``latency``: seconds of the fastest of some small all-reduces, 0 where not measured.
@@ -68,7 +68,9 @@ class Outcome:
     """Of a wrong sum: the UUID of the GPU that holds it."""
 
 
-def measure(order: Order, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]) -> Outcome:
+def measure(
+    order: MeasureTask, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]
+) -> MeasuredTimes:
     """Raises whatever torch raises; ``say`` gets (stage, iteration), also as the first timed iteration begins."""
     device = device_of(order.backend, local_rank)
     if device.type == "cuda":
@@ -91,7 +93,7 @@ def device_of(backend: str, local_rank: int) -> torch.device:
 
 def reduce_all(
     task: Task, store: dist.Store, rank: int, world: int, *, device: torch.device, say: Callable[[str, int], None]
-) -> Outcome:
+) -> MeasuredTimes:
     """One communicator over all that meet in ``store``; as :func:`measure`. It stays open: a peer may not be done yet."""
     kwargs: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group(
@@ -127,7 +129,7 @@ def reduce_all(
             samples += [(iteration, *one) for one in _residuals(data, tables.reduced(iteration))]
         say("measuring", iteration + 1)
     gpu = _uuid(device) if wrong else ""
-    return Outcome(times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu)
+    return MeasuredTimes(times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu)
 
 
 class _Tables:

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from .measure import Outcome, Task, device_of, reduce_all, timed
+from .measure import MeasuredTimes, Task, device_of, reduce_all, timed
 
-__all__ = ["Order", "Prober"]
+__all__ = ["ProbeTask", "Prober"]
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
 SMALL: Final = 10
@@ -24,7 +24,7 @@ TRIALS: Final = 2
 
 
 @dataclass(frozen=True)
-class Order(Task):
+class ProbeTask(Task):
     """One probe: this worker's ``rank`` of ``world``, where the store is, and the prefix of its keys.
 
     ``init``: seconds for the communicator to come up. ``detail``: rails and directions are asked for afterwards.
@@ -55,7 +55,7 @@ class Prober:
             )
         return int(self._mine.port)
 
-    def run(self, order: Order, say: Callable[[str, int], None]) -> Outcome:
+    def run(self, order: ProbeTask, say: Callable[[str, int], None]) -> MeasuredTimes:
         """Raises whatever torch raises."""
         if dist.is_initialized():  # everybody is done with the last one, or its workers would have been replaced
             dist.destroy_process_group()
@@ -76,7 +76,7 @@ class Prober:
         small, align = (torch.zeros(1, device=device) for _ in range(2))
         return replace(done, latency=min(timed(partial(dist.all_reduce, small), align, device) for _ in range(SMALL)))
 
-    def refine(self, order: Order) -> tuple[float, float, float]:
+    def refine(self, order: ProbeTask) -> tuple[float, float, float]:
         """After :meth:`run`, with this worker's counterpart on the other node: seconds of an all-reduce, and of a broadcast there and back.
 
         The first half of the ranks is one node, the second the other. Raises whatever torch raises.

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Final
 
-__all__ = ["AGENT", "LINK", "Link", "end_with_parent"]
+__all__ = ["AGENT", "LINK", "ParentPipe", "end_with_parent"]
 
 LINK: Final = "PREFLIGHT_WORKER_LINK"
 """Variable: path of the parent's socket."""
@@ -31,7 +31,7 @@ def end_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
-class Link:
+class ParentPipe:
     """One line of JSON after another, to the check and from it. When the check ends, so does this process, whatever it waits in."""
 
     def __init__(self, path: str) -> None:
@@ -43,6 +43,7 @@ class Link:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def say(self, **what: Any) -> None:
+        """Send one line to the check; threads may call this at the same time."""
         with self._sending:
             self._socket.sendall(json.dumps(what).encode() + b"\n")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from . import measure, probes
-from .process import AGENT, LINK, Link, end_with_parent
+from .process import AGENT, LINK, ParentPipe, end_with_parent
 
 __all__ = ["main", "probes_only"]
 
@@ -18,11 +18,12 @@ ORDER = "PREFLIGHT_WORKER_ORDER"
 
 
 def main() -> None:
+    """One rank of torchrun's: the gang's own round, and then probes."""
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    link = Link(os.environ[LINK])
+    link = ParentPipe(os.environ[LINK])
     link.say(rank=rank, local=local, at=time.monotonic())
-    order = measure.Order(**json.loads(os.environ[ORDER]))
+    order = measure.MeasureTask(**json.loads(os.environ[ORDER]))
     _attempt(link, lambda say: measure.measure(order, rank, local, world, say))
     _serve(link, local)
 
@@ -32,12 +33,12 @@ def probes_only(local: int) -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank = int(os.environ["FIRST_RANK"]) + local % int(os.environ["OWN_RANKS"])
     os.environ["RANK"] = str(rank)
-    link = Link(os.environ[LINK])
+    link = ParentPipe(os.environ[LINK])
     link.say(rank=rank, local=local)
     _serve(link, local)
 
 
-def _serve(link: Link, local: int) -> None:
+def _serve(link: ParentPipe, local: int) -> None:
     """Probes, one after another, until the check ends this process."""
     prober = probes.Prober(local)
     while True:
@@ -45,16 +46,16 @@ def _serve(link: Link, local: int) -> None:
         if "open" in order:
             _attempt(link, partial(_open, link, prober, order["open"]))
             continue
-        probe = probes.Order(**order)
+        probe = probes.ProbeTask(**order)
         if _attempt(link, partial(prober.run, probe)) and probe.detail:
             _refine(link, prober, probe)
 
 
-def _open(link: Link, prober: probes.Prober, address: str, _say: Callable[[str, int], None]) -> None:
+def _open(link: ParentPipe, prober: probes.Prober, address: str, _say: Callable[[str, int], None]) -> None:
     link.say(port=prober.open(address))
 
 
-def _refine(link: Link, prober: probes.Prober, order: probes.Order) -> None:
+def _refine(link: ParentPipe, prober: probes.Prober, order: probes.ProbeTask) -> None:
     """Rails and directions. They are hints: the probe's result is told, and whatever goes wrong here changes nothing of it."""
     try:
         link.say(detail=prober.refine(order))
@@ -62,7 +63,7 @@ def _refine(link: Link, prober: probes.Prober, order: probes.Order) -> None:
         traceback.print_exc()
 
 
-def _attempt(link: Link, work: Callable[[Callable[[str, int], None]], measure.Outcome | None]) -> bool:
+def _attempt(link: ParentPipe, work: Callable[[Callable[[str, int], None]], measure.MeasuredTimes | None]) -> bool:
     """Do it, and say what came of it; whether it went well."""
     try:
         done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic()))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import anyio
 
-from .facts import Facts, Sample
+from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
 __all__ = ["look", "nvlink_domain", "sampled"]
@@ -46,7 +46,7 @@ _LINK_COUNTERS: Final = {
 }
 
 
-async def look(gpus: Sequence[Gpu]) -> tuple[Facts, ...]:
+async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
     """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or does not answer in time."""
     with anyio.move_on_after(PATIENCE):
         return await anyio.to_thread.run_sync(_look, tuple(gpus), abandon_on_cancel=True)
@@ -65,9 +65,9 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
 
 
 @asynccontextmanager
-async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[Sample]]:
+async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
     """Sample ``gpus`` five times a second while the block runs; the list is complete when it has ended."""
-    samples: list[Sample] = []
+    samples: list[CounterSample] = []
 
     async def watch() -> None:
         for _ in range(MOST):
@@ -83,7 +83,7 @@ async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[Sample]]:
         group.cancel_scope.cancel()
 
 
-def _look(gpus: tuple[Gpu, ...]) -> tuple[Facts, ...]:
+def _look(gpus: tuple[Gpu, ...]) -> tuple[DeviceFacts, ...]:
     return tuple(_with_handles(gpus, _facts))
 
 
@@ -98,7 +98,7 @@ def _domain(handle: Any) -> str:
     return f"{UUID(bytes=bytes(info.clusterUuid))}.{int(info.cliqueId)}"
 
 
-def _sample(gpus: tuple[Gpu, ...]) -> tuple[Sample, ...]:
+def _sample(gpus: tuple[Gpu, ...]) -> tuple[CounterSample, ...]:
     return tuple(_with_handles(gpus, _one_sample))
 
 
@@ -131,7 +131,7 @@ def _ask(call: Any, *arguments: Any) -> Any:
         return None
 
 
-def _facts(handle: Any, uuid: str) -> Facts:
+def _facts(handle: Any, uuid: str) -> DeviceFacts:
     import pynvml
 
     remapped = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)
@@ -145,7 +145,7 @@ def _facts(handle: Any, uuid: str) -> Facts:
     corrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_CORRECTED", 0)
     uncorrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
     running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    return Facts(
+    return DeviceFacts(
         uuid,
         remap_pending=_flag(remapped and remapped[2]),
         remap_failed=_flag(remapped and remapped[3]),
@@ -265,13 +265,13 @@ def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int
     return found
 
 
-def _one_sample(handle: Any, uuid: str) -> Sample:
+def _one_sample(handle: Any, uuid: str) -> CounterSample:
     import pynvml
 
     sm = getattr(pynvml, "NVML_CLOCK_SM", 1)
     reasons = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     reasons = reasons or getattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-    return Sample(
+    return CounterSample(
         uuid,
         reasons=_ask(reasons, handle),
         clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),

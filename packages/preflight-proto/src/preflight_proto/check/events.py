@@ -1,6 +1,6 @@
 """From a verdict to HealthEvents: what is raised, and what is cleared.
 
-Pure: an :class:`Event` is plain data with the wire's meaning; :mod:`.report` puts it on the wire.
+Pure: an :class:`EventDraft` is plain data with the wire's meaning; :mod:`.report` puts it on the wire.
 
 Two rules of the connector shape this module. It de-duplicates node conditions by the exact text of ``message``, so a
 message is constant per (code, subject) and measurements go to ``metadata``. And it clears by identity (agent, component,
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from ..names import container_name
 from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 
-__all__ = ["Event", "events"]
+__all__ = ["EventDraft", "events"]
 
 GPU_ENTITY = "GPU_UUID"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EventDraft:
     """One HealthEvent, before it has a time, a node and a strategy."""
 
     agent: str
@@ -41,7 +41,7 @@ class Event:
         return self.agent, self.component, self.check_name, self.entities
 
 
-def events(check: str, condition: str, component: str, verdict: Verdict) -> list[Event]:
+def events(check: str, condition: str, component: str, verdict: Verdict) -> list[EventDraft]:
     """The events of one run, unhealthy ones first.
 
     - one for each finding; an inconclusive verdict has one non-fatal event about the node at least;
@@ -59,8 +59,8 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
         action: Action,
         code: str,
         metadata: Mapping[str, str],
-    ) -> Event:
-        return Event(
+    ) -> EventDraft:
+        return EventDraft(
             agent=container_name(check),
             component=component,
             check_name=condition + subject.test,

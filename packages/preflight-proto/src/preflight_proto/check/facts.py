@@ -8,10 +8,10 @@ from enum import IntEnum
 
 from .verdict import Action
 
-__all__ = ["Facts", "Sample", "Severity", "Sign"]
+__all__ = ["CounterSample", "DeviceFacts", "FactSeverity", "Sign"]
 
 
-class Severity(IntEnum):
+class FactSeverity(IntEnum):
     """What a sign makes of a run: a line of the log, an event beside a pass, a failure, or one that takes the GPU out of service."""
 
     NOTE = 0
@@ -21,7 +21,7 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """One look at one GPU, by NVML's call of the same name; None where it does not say.
 
     Power in watts, clocks in MHz, temperature in °C. ``links`` maps a NVLink's number to whether it is up; ``link_errors`` maps (link,
@@ -52,7 +52,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CounterSample:
     """One GPU at one moment under load. ``reasons`` is NVML's bit mask of why clocks are not higher."""
 
     uuid: str
@@ -70,7 +70,7 @@ class Sign:
     """One thing that is wrong with one GPU, or notable. ``says`` is constant per (code, GPU); ``found`` is what was read."""
 
     code: str
-    severity: Severity
+    severity: FactSeverity
     uuid: str
     says: str
     found: str

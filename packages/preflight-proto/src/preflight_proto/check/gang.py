@@ -22,7 +22,7 @@ from ..roster import FILE, ContractError, Roster, read_roster
 from .settings import duration, setting, text
 from .verdict import Inconclusive, Skipped
 
-__all__ = ["GENERATION_FILE", "POLL", "Gang", "GangSettings", "read_generation", "write_generation"]
+__all__ = ["GENERATION_FILE", "POLL", "GangMembership", "GangSettings", "read_generation", "write_generation"]
 
 POLL: Final = 0.05
 """Seconds between two looks at the roster."""
@@ -65,6 +65,7 @@ class GangSettings:
     )
 
     def problems(self) -> list[str]:
+        """Problems of the values themselves, one sentence each."""
         try:
             ipaddress.ip_address(self.pod_ip)
         except ValueError:
@@ -72,7 +73,7 @@ class GangSettings:
         return []
 
 
-class Gang:
+class GangMembership:
     """The gang controller's answers to this pod. ``clock`` gives seconds since the check's start."""
 
     def __init__(self, settings: GangSettings, say: Callable[[str], None], clock: Callable[[], float]) -> None:

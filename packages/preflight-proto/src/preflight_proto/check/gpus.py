@@ -20,7 +20,7 @@ import anyio
 
 from . import presence
 from .child import Completed, ToolMissing
-from .presence import Evidence, Missing
+from .presence import MissingDevice, PresenceEvidence
 
 __all__ = ["Gpu", "GpusMissing", "GpusShared", "GpusUnavailable", "find", "lost", "parse_smi"]
 
@@ -77,7 +77,7 @@ class GpusShared(Exception):
 class GpusMissing(Exception):
     """Allotted GPUs are not there: ``missing`` says which and who calls them lost, ``seen`` are those that are there."""
 
-    def __init__(self, missing: tuple[Missing, ...], seen: tuple[Gpu, ...], expected: int) -> None:
+    def __init__(self, missing: tuple[MissingDevice, ...], seen: tuple[Gpu, ...], expected: int) -> None:
         self.missing, self.seen, self.expected = missing, seen, expected
         self.verdict = presence.verdict(missing, expected, [gpu.uuid for gpu in seen])
         super().__init__(self.verdict.reason)
@@ -112,7 +112,7 @@ async def find(
     Where the runtime names as many GPUs as are ``expected`` (``NVIDIA_VISIBLE_DEVICES`` of ``environ``), those alone are returned. A GPU that
     does not answer costs no other one its place. Slices (``mig``) are not counted. Raises
 
-    - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
+    - :class:`GpusMissingDevice` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
     - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
     - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there are more than ``expected``.
     """
@@ -176,7 +176,7 @@ _ADVICE: Final = (
     ),
     (
         r"Unknown Error",
-        "The container may not open the GPUs' devices, as after a systemd reload on the node: start the pod anew, and see NVIDIA's container "
+        "The container may not open the GPUs' devices, as after a systemd reload on the node: start the pod again, and see NVIDIA's container "
         "toolkit on cgroups; where it stays so, see the driver's log (dmesg, Xid).",
     ),
 )
@@ -193,7 +193,7 @@ _NONE: Final = (
 )
 
 
-def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places) -> Evidence:
+def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places) -> PresenceEvidence:
     """What else tells of GPUs that are not listed."""
     driver = {}
     for file in sorted(places.driver.glob("*/information")):
@@ -202,7 +202,7 @@ def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], pla
             driver[pci or presence.address(file.parent.name)] = uuid
     suspects = {pci for pci in [*errors.errors, *smi, *driver] if not pci.startswith("index ")}
     dead = frozenset(pci for pci in suspects if _dead(places.devices / pci / "config"))
-    return Evidence(named, driver, errors.errors, errors.conclusive, smi, dead)
+    return PresenceEvidence(named, driver, errors.errors, errors.conclusive, smi, dead)
 
 
 def _dead(config: Path) -> bool:

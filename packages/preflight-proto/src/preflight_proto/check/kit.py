@@ -104,6 +104,7 @@ class KitSettings:
 
     @property
     def observe(self) -> bool:
+        """Whether no outcome holds the pod back (``GATE=observe``)."""
         return self.gate == OBSERVE
 
 

@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from ..printable import printable
-from .nccl_errors import Kind, NcclError, classify
+from .nccl_errors import ErrorKind, NcclError, classify
 
 __all__ = [
-    "Kind",
+    "ErrorKind",
     "NcclError",
-    "Topology",
+    "TopologyFile",
     "bends",
     "choose_topology",
     "classify",
@@ -22,7 +22,7 @@ __all__ = [
     "environment",
     "transport_variables",
     "unusual_variables",
-    "wishes",
+    "workload_variables",
 ]
 
 
@@ -123,7 +123,7 @@ def clean_environment(environ: Mapping[str, str], **ours: str) -> dict[str, str]
     return {**{name: environ[name] for name in _KEPT if name in environ}, **_NO_SETTINGS, "NCCL_DEBUG": "WARN", **ours}
 
 
-def wishes(environ: Mapping[str, str]) -> dict[str, str]:
+def workload_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of the workload that an NCCL program would heed, those that bend a run inside one node first."""
     heeded = ("NCCL_", "UCX_", "OMPI_")
     kept = {name: value for name, value in environ.items() if name.startswith(heeded) and not _matches(name, _NEVER)}
@@ -159,7 +159,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class TopologyFile:
     """Which topology file NCCL gets: ``path`` None lets NCCL find out for itself. ``why`` is for people."""
 
     path: str | None
@@ -174,22 +174,22 @@ def choose_topology(  # noqa: PLR0917
     folder: str,
     absent: Mapping[str, str],
     origin: str = "",
-) -> Topology:
+) -> TopologyFile:
     """ADR-026's order: the workload's own file, else the built-in one for the instance type, else NCCL's own eyes.
 
     ``mapping``: instance type → file name; ``available``: the file names in ``folder``; ``absent``: why others are not there;
     ``origin``: where the workload has ``user_file``, if elsewhere.
     """
     if user_file:
-        return Topology(user_file, f"{origin or user_file}, the workload's NCCL_TOPO_FILE")
+        return TopologyFile(user_file, f"{origin or user_file}, the workload's NCCL_TOPO_FILE")
     own = "NCCL's own detection"
     if not mapping:
-        return Topology(None, f"{own}, as no instance type is mapped to a file")
+        return TopologyFile(None, f"{own}, as no instance type is mapped to a file")
     if not instance_type:
-        return Topology(None, f"{own}, as the node's instance type is not known")
+        return TopologyFile(None, f"{own}, as the node's instance type is not known")
     if (name := mapping.get(instance_type)) is None:
-        return Topology(None, f"{own}, as the instance type {instance_type} is not mapped to a file")
+        return TopologyFile(None, f"{own}, as the instance type {instance_type} is not mapped to a file")
     if name not in available:
         why = absent.get(name, f"there is none in {folder}")
-        return Topology(None, f"{own} instead of {name} for the instance type {instance_type}: {why}")
-    return Topology(f"{folder}/{name}", f"{folder}/{name} for the instance type {instance_type}")
+        return TopologyFile(None, f"{own} instead of {name} for the instance type {instance_type}: {why}")
+    return TopologyFile(f"{folder}/{name}", f"{folder}/{name} for the instance type {instance_type}")

@@ -14,10 +14,10 @@ from typing import Final
 
 from .verdict import Action
 
-__all__ = ["Kind", "NcclError", "classify"]
+__all__ = ["ErrorKind", "NcclError", "classify"]
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     """Whom an error is about. Only DEVICE is a verdict on hardware; the others are evidence, or none."""
 
     ENVIRONMENT = "environment"
@@ -34,7 +34,7 @@ class NcclError:
     in brackets, None where it printed none. ``fatal`` is ADR-026's column, for a check that has confirmed whom it concerns.
     """
 
-    kind: Kind
+    kind: ErrorKind
     code: str
     says: str
     fix: str
@@ -46,7 +46,7 @@ class NcclError:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    kind: Kind
+    kind: ErrorKind
     code: str
     pattern: re.Pattern[str]
     says: str
@@ -56,7 +56,7 @@ class _Rule:
 
 
 def _rule(
-    kind: Kind,
+    kind: ErrorKind,
     code: str,
     pattern: str,
     says: str,
@@ -75,7 +75,7 @@ _FABRIC: Final = "the NVSwitch fabric is not ready"
 _START_FABRIC: Final = (
     "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
 )
-_E, _D, _P, _C = Kind.ENVIRONMENT, Kind.DEVICE, Kind.PEER, Kind.CLASS
+_E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorKind.CLASS
 
 # The first rule that matches any line decides.
 _RULES: Final = (
@@ -188,14 +188,14 @@ _RULES: Final = (
         r"Could not open XML topology file|XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
         r"|topology file.*(?:No such file|not found)",
         "NCCL could not read its topology file",
-        "mend or remove NCCL_TOPO_FILE",
+        "correct or remove NCCL_TOPO_FILE",
     ),
     _rule(
         _E,
         "NO_SUCH_HCA",
         rf"{_NO_HCA}|NCCL_IB_HCA.*(?:not found|no match)",
         "NCCL_IB_HCA names a card that is not there",
-        "mend NCCL_IB_HCA",
+        "correct NCCL_IB_HCA",
     ),
     _rule(
         _E,
@@ -247,7 +247,7 @@ _RULES: Final = (
         # Between nodes that reach each other; a way that does not answer ends in a time-out instead, and is the peer's.
         r"Call to ibv_modify_qp failed\b.*(?:Invalid argument|No data available|No such device)",
         "a network card has no address that NCCL could connect with (its GID)",
-        "see that the card has its IP address (show_gids), and mend NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
+        "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
     ),
     # --- peer: what survivors say of somebody else
     _rule(

@@ -13,8 +13,8 @@ from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 
 __all__ = [
     "PRESENCE",
-    "Evidence",
-    "Missing",
+    "MissingDevice",
+    "PresenceEvidence",
     "address",
     "allotted",
     "missing",
@@ -35,7 +35,7 @@ _LISTED = re.compile(r"^\s*\d+, *(?:GPU|MIG)-")
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingDevice:
     """A GPU that was allotted and is not there. ``uuid`` and ``pci_bus_id`` are empty where nobody names them.
 
     ``lost``: who says that it is lost (``NVML``, ``nvidia-smi``, ``PCI``), in words. ``conclusive``: one of them suffices by itself, as
@@ -61,7 +61,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PresenceEvidence:
     """What was read besides the list of GPUs; addresses as :func:`address` writes them.
 
     ``allotted``: UUIDs that the runtime gave the container, in its order. ``driver``: address → UUID of /proc/driver/nvidia, where a
@@ -118,7 +118,7 @@ def parse_unreachable(output: str) -> dict[str, str]:
     return said
 
 
-def missing(seen: Mapping[str, str], expected: int | None, evidence: Evidence) -> tuple[Missing, ...]:
+def missing(seen: Mapping[str, str], expected: int | None, evidence: PresenceEvidence) -> tuple[MissingDevice, ...]:
     """The allotted GPUs that are not among ``seen`` (UUID → address). Empty when there are as many as were allotted."""
     here = {address(pci) for pci in seen.values()}
     named = [uuid for uuid in evidence.allotted if uuid not in seen]
@@ -146,7 +146,7 @@ def missing(seen: Mapping[str, str], expected: int | None, evidence: Evidence) -
     return _by_index(found, evidence)
 
 
-def _by_index(found: list[Missing], evidence: Evidence) -> tuple[Missing, ...]:
+def _by_index(found: list[MissingDevice], evidence: PresenceEvidence) -> tuple[MissingDevice, ...]:
     """NVML's errors that came before an address was known belong to those of whom it has said nothing, where the numbers agree."""
     errors = [where for where in evidence.nvml if where.startswith("index ")]
     silent = [one for one in found if "NVML" not in one.lost]
@@ -162,7 +162,7 @@ def _by_index(found: list[Missing], evidence: Evidence) -> tuple[Missing, ...]:
     )
 
 
-def _missing(uuid: str, pci: str, evidence: Evidence) -> Missing:
+def _missing(uuid: str, pci: str, evidence: PresenceEvidence) -> MissingDevice:
     lost = {}
     if pci in evidence.nvml:
         lost["NVML"] = evidence.nvml[pci]
@@ -170,10 +170,10 @@ def _missing(uuid: str, pci: str, evidence: Evidence) -> Missing:
         lost["nvidia-smi"] = evidence.smi[pci]
     if pci in evidence.dead:
         lost["PCI"] = "its configuration space reads as ones only"
-    return Missing(uuid, pci, lost, conclusive=pci in evidence.conclusive)
+    return MissingDevice(uuid, pci, lost, conclusive=pci in evidence.conclusive)
 
 
-def verdict(gone: Sequence[Missing], expected: int, seen: Sequence[str]) -> Verdict:
+def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -> Verdict:
     """Failed ``GPU_MISSING``: one finding for each GPU with a name, one about the node for those without."""
     findings: list[Finding] = []
     for one in gone:

@@ -14,7 +14,7 @@ import anyio
 
 from .. import names, time_limits
 from ..printable import printable
-from .events import Event
+from .events import EventDraft
 from .kit import KitSettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_TEXT = 4096
 """Characters of one text of an event: etcd and the connector's store take no more gladly."""
 
 
-def batch(events: Sequence[Event], kit: KitSettings, now: datetime.datetime) -> HealthEvents:
+def batch(events: Sequence[EventDraft], kit: KitSettings, now: datetime.datetime) -> HealthEvents:
     """The wire message: all events are about the sender's own node, and every text in them is printable."""
     from .. import wire
 
@@ -68,7 +68,7 @@ def _text(value: str) -> str:
 
 
 async def send(
-    events: Sequence[Event], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
+    events: Sequence[EventDraft], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
 ) -> str | None:
     """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence that says why not.
 

@@ -36,8 +36,8 @@ from ..program import version_of
 from ..roster import Roster
 from . import child, gpus, log, processes, report, resultfile
 from .clearing import cleared
-from .events import Event, events
-from .gang import Gang, GangSettings
+from .events import EventDraft, events
+from .gang import GangMembership, GangSettings
 from .kit import KitSettings, observes
 from .schema import schema_text
 from .settings import SettingsError, manual, read, told_once
@@ -112,7 +112,7 @@ class Run(Generic[S]):
     ) -> None:
         self.check, self.settings, self.kit = check, settings, kit
         self._say = say
-        self._gang = Gang(gang, say, lambda: time.monotonic() - started) if gang is not None else None
+        self._gang = GangMembership(gang, say, lambda: time.monotonic() - started) if gang is not None else None
         self.scope = anyio.CancelScope()
         self.reporting = anyio.CancelScope()
         self.stopped = False
@@ -141,7 +141,7 @@ class Run(Generic[S]):
         self._say(text)
 
     @property
-    def gang(self) -> Gang:
+    def gang(self) -> GangMembership:
         """The gang controller's answers. Raises :class:`RuntimeError` unless the check says ``gang=True``."""
         if self._gang is None:
             raise RuntimeError(f"the check {self.check.name} asks for a roster but does not say gang=True")
@@ -150,7 +150,7 @@ class Run(Generic[S]):
     async def roster(self) -> Roster:
         """The sealed roster to join; see :meth:`.gang.Gang.sealed` for what it raises.
 
-        ``CHECK_TIMEOUT`` starts anew when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
+        ``CHECK_TIMEOUT`` starts again when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
         :meth:`roster_changed`, and then waits for a newer generation.
         """
         self.restart_deadline(self.gang.patience + GANG_MARGIN)
@@ -308,7 +308,7 @@ def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.say(printable(f"unexpected in the event loop: {what}; the verdict stands", log.MAX_LINE))
 
 
-async def _report(run: Run[Any], batch: list[Event]) -> str:
+async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
     """Send the events; what goes wrong with that is a line in the log, and its first words are returned."""
     said: str | None = None
     if run.stopped:

@@ -11,10 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from .facts import Facts, Sample, Severity, Sign
+from .facts import CounterSample, DeviceFacts, FactSeverity, Sign
 from .verdict import Action, Finding, Outcome, Subject, Verdict
 
-__all__ = ["TEST", "Facts", "Sample", "Severity", "Sign", "findings", "load", "scan", "with_signs", "words"]
+__all__ = [
+    "TEST",
+    "CounterSample",
+    "DeviceFacts",
+    "FactSeverity",
+    "Sign",
+    "findings",
+    "load",
+    "scan",
+    "with_signs",
+    "words",
+]
 
 TEST: Final = "Scan"
 """The test of the subjects that are raised here; see :func:`with_signs` for who clears them."""
@@ -27,15 +38,15 @@ _REASONS: Final = {  # nvml.h: nvmlClocksEventReasons
     0x80: ("POWER_BRAKE", "the power supply slows the clocks down"),
 }
 _RECOVERY: Final = {  # nvml.h: nvmlDeviceGpuRecoveryAction_t
-    1: ("a reset of the GPU", Action.COMPONENT_RESET, Severity.FATAL),
-    2: ("a restart of the node", Action.RESTART_BM, Severity.FATAL),
-    3: ("a drain of its peer-to-peer work", Action.CONTACT_SUPPORT, Severity.FAILS),
-    4: ("a drain and a reset of the GPU", Action.COMPONENT_RESET, Severity.FATAL),
-    5: ("a recovery of its IMEX domain", Action.CONTACT_SUPPORT, Severity.FAILS),
-    6: ("a reset of its bus", Action.COMPONENT_RESET, Severity.FATAL),
-    7: ("a restart of the system", Action.RESTART_BM, Severity.FATAL),
+    1: ("a reset of the GPU", Action.COMPONENT_RESET, FactSeverity.FATAL),
+    2: ("a restart of the node", Action.RESTART_BM, FactSeverity.FATAL),
+    3: ("a drain of its peer-to-peer work", Action.CONTACT_SUPPORT, FactSeverity.FAILS),
+    4: ("a drain and a reset of the GPU", Action.COMPONENT_RESET, FactSeverity.FATAL),
+    5: ("a recovery of its IMEX domain", Action.CONTACT_SUPPORT, FactSeverity.FAILS),
+    6: ("a reset of its bus", Action.COMPONENT_RESET, FactSeverity.FATAL),
+    7: ("a restart of the system", Action.RESTART_BM, FactSeverity.FATAL),
 }
-_UNKNOWN_RECOVERY: Final = ("an action that this version does not know", Action.CONTACT_SUPPORT, Severity.FAILS)
+_UNKNOWN_RECOVERY: Final = ("an action that this version does not know", Action.CONTACT_SUPPORT, FactSeverity.FAILS)
 _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
@@ -43,7 +54,7 @@ REPLAYS: Final = 10
 """PCIe replays of one load from which on they are told: single ones are how PCIe repairs itself."""
 
 
-def scan(facts: Sequence[Facts]) -> list[Sign]:
+def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all alike are how the machine was built."""
     found: list[Sign] = []
     for one in facts:
@@ -60,13 +71,13 @@ def scan(facts: Sequence[Facts]) -> list[Sign]:
     return found
 
 
-def _memory(one: Facts) -> list[Sign]:
+def _memory(one: DeviceFacts) -> list[Sign]:
     found = []
     if one.remap_failed:
         found.append(
             Sign(
                 "ROW_REMAP_FAILED",
-                Severity.FATAL,
+                FactSeverity.FATAL,
                 one.uuid,
                 "a memory row could not be remapped",
                 "failed",
@@ -78,7 +89,7 @@ def _memory(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "ROW_REMAP_PENDING",
-                Severity.FATAL,
+                FactSeverity.FATAL,
                 one.uuid,
                 "a memory row waits for a reset to be remapped",
                 "pending",
@@ -90,7 +101,7 @@ def _memory(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "SRAM_THRESHOLD",
-                Severity.FATAL,
+                FactSeverity.FATAL,
                 one.uuid,
                 "its SRAM has had more uncorrectable errors than the vendor allows",
                 "exceeded",
@@ -102,7 +113,7 @@ def _memory(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "ECC_UNCORRECTABLE",
-                Severity.EVENT,
+                FactSeverity.EVENT,
                 one.uuid,
                 "uncorrectable memory errors since the driver was loaded",
                 str(one.ecc_uncorrectable),
@@ -112,7 +123,7 @@ def _memory(one: Facts) -> list[Sign]:
     return found
 
 
-def _state(one: Facts) -> list[Sign]:
+def _state(one: DeviceFacts) -> list[Sign]:
     found = []
     if one.recovery:
         needs, action, severity = _RECOVERY.get(one.recovery, _UNKNOWN_RECOVERY)
@@ -131,7 +142,7 @@ def _state(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "FABRIC_STATE",
-                Severity.EVENT,
+                FactSeverity.EVENT,
                 one.uuid,
                 "it has not joined its NVLink fabric",
                 str(one.fabric_state),
@@ -142,7 +153,7 @@ def _state(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "FABRIC_STATUS",
-                Severity.FAILS,
+                FactSeverity.FAILS,
                 one.uuid,
                 "it failed to join its NVLink fabric",
                 str(one.fabric_status),
@@ -155,7 +166,7 @@ def _state(one: Facts) -> list[Sign]:
         found += [
             Sign(
                 "FABRIC_HEALTH",
-                Severity.FAILS,
+                FactSeverity.FAILS,
                 one.uuid,
                 f"of its NVLink fabric, {says}",
                 hex(one.fabric_health),
@@ -168,7 +179,7 @@ def _state(one: Facts) -> list[Sign]:
         found.append(
             Sign(
                 "POWER_LIMIT",
-                Severity.NOTE,
+                FactSeverity.NOTE,
                 one.uuid,
                 "its power limit is below the default",
                 f"{one.power_limit:.0f} of {one.power_default:.0f} W",
@@ -177,13 +188,13 @@ def _state(one: Facts) -> list[Sign]:
         )
     if one.persistence is False:
         found.append(
-            Sign("PERSISTENCE_OFF", Severity.NOTE, one.uuid, "persistence mode is off", "off", "PersistenceMode")
+            Sign("PERSISTENCE_OFF", FactSeverity.NOTE, one.uuid, "persistence mode is off", "off", "PersistenceMode")
         )
     if one.processes:
         found.append(
             Sign(
                 "FOREIGN_PROCESSES",
-                Severity.NOTE,
+                FactSeverity.NOTE,
                 one.uuid,
                 "processes that are not this check's use it",
                 str(one.processes),
@@ -200,17 +211,17 @@ def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str, 
     if count < 2 or 2 * count < len(values):
         return []
     return [
-        Sign(code, Severity.FAILS, uuid, says, f"{read} instead of {common}", source, Action.CONTACT_SUPPORT)
+        Sign(code, FactSeverity.FAILS, uuid, says, f"{read} instead of {common}", source, Action.CONTACT_SUPPORT)
         for uuid, read in values.items()
         if read < common
     ]
 
 
-def _width(facts: Sequence[Facts], named: set[str]) -> list[Sign]:
+def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
     return [
         Sign(
             "PCIE_WIDTH_LIMITED",
-            Severity.NOTE,
+            FactSeverity.NOTE,
             one.uuid,
             "fewer PCIe lanes are in use than it could have",
             f"{one.pcie_width} of {one.pcie_width_max}",
@@ -221,7 +232,7 @@ def _width(facts: Sequence[Facts], named: set[str]) -> list[Sign]:
     ]
 
 
-def _links(facts: Sequence[Facts]) -> list[Sign]:
+def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """NVLinks that are down where the siblings' are up. A GPU without any may have been built so: bridges join pairs."""
     up = {one.uuid: sum(one.links.values()) for one in facts if one.links}
     used = Counter(count for count in up.values() if count)
@@ -237,7 +248,7 @@ def _links(facts: Sequence[Facts]) -> list[Sign]:
         found.append(
             Sign(
                 "NVLINK_DOWN",
-                Severity.FATAL if some else Severity.EVENT,
+                FactSeverity.FATAL if some else FactSeverity.EVENT,
                 one.uuid,
                 "NVLinks of it are down that are up on the other GPUs",
                 f"{up[one.uuid]} of {common} up; down: {down}",
@@ -248,7 +259,9 @@ def _links(facts: Sequence[Facts]) -> list[Sign]:
     return found
 
 
-def load(before: Sequence[Facts], after: Sequence[Facts], samples: Sequence[Sample] = ()) -> list[Sign]:
+def load(
+    before: Sequence[DeviceFacts], after: Sequence[DeviceFacts], samples: Sequence[CounterSample] = ()
+) -> list[Sign]:
     """What a load has changed, and why it was slow where it was: counters that grew name a link or a GPU at full bandwidth."""
     earlier = {one.uuid: one for one in before}
     found: list[Sign] = []
@@ -260,7 +273,7 @@ def load(before: Sequence[Facts], after: Sequence[Facts], samples: Sequence[Samp
             found.append(
                 Sign(
                     "ECC_UNDER_LOAD",
-                    Severity.FATAL,
+                    FactSeverity.FATAL,
                     one.uuid,
                     says,
                     f"+{grown}",
@@ -270,10 +283,10 @@ def load(before: Sequence[Facts], after: Sequence[Facts], samples: Sequence[Samp
             )
         if grown := _grown(was.ecc_corrected, one.ecc_corrected):
             says = "memory errors were corrected under load"
-            found.append(Sign("ECC_CORRECTED", Severity.NOTE, one.uuid, says, f"+{grown}", "TotalEccErrors"))
+            found.append(Sign("ECC_CORRECTED", FactSeverity.NOTE, one.uuid, says, f"+{grown}", "TotalEccErrors"))
         if (grown := _grown(was.pcie_replays, one.pcie_replays)) >= REPLAYS:
             says = "PCIe repeated transfers under load"
-            found.append(Sign("PCIE_REPLAYS", Severity.EVENT, one.uuid, says, f"+{grown}", "PcieReplayCounter"))
+            found.append(Sign("PCIE_REPLAYS", FactSeverity.EVENT, one.uuid, says, f"+{grown}", "PcieReplayCounter"))
         found += _link_errors(was, one)
     known = {(sign.code, sign.uuid) for sign in scan(before)}
     found += [sign for sign in scan(after) if (sign.code, sign.uuid) not in known and sign.code != "FOREIGN_PROCESSES"]
@@ -284,7 +297,7 @@ def _grown(before: int | None, after: int | None) -> int:
     return max(after - before, 0) if before is not None and after is not None else 0
 
 
-def _link_errors(was: Facts, one: Facts) -> list[Sign]:
+def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
     grown = {
         key: count - was.link_errors[key]
         for key, count in one.link_errors.items()
@@ -295,7 +308,7 @@ def _link_errors(was: Facts, one: Facts) -> list[Sign]:
     text = ", ".join(f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items()))
     broke = any(kind in {"recovery", "recovery failed"} for _, kind in grown)
     says = "NVLinks had to recover under load" if broke else "NVLinks counted errors under load"
-    severity, action = (Severity.FAILS, Action.CONTACT_SUPPORT) if broke else (Severity.EVENT, Action.NONE)
+    severity, action = (FactSeverity.FAILS, Action.CONTACT_SUPPORT) if broke else (FactSeverity.EVENT, Action.NONE)
     return [
         Sign(
             "NVLINK_RECOVERY" if broke else "NVLINK_ERRORS",
@@ -309,10 +322,10 @@ def _link_errors(was: Facts, one: Facts) -> list[Sign]:
     ]
 
 
-def _sampled(samples: Sequence[Sample], generations: Mapping[str, int | None]) -> list[Sign]:
+def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | None]) -> list[Sign]:
     """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to save power)."""
     found = []
-    by_gpu: dict[str, list[Sample]] = {}
+    by_gpu: dict[str, list[CounterSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
     for uuid, of in by_gpu.items():
@@ -327,7 +340,7 @@ def _sampled(samples: Sequence[Sample], generations: Mapping[str, int | None]) -
             if text
         )
         found += [
-            Sign(code, Severity.EVENT, uuid, says, read, "CurrentClocksEventReasons")
+            Sign(code, FactSeverity.EVENT, uuid, says, read, "CurrentClocksEventReasons")
             for bit, (code, says) in _REASONS.items()
             if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
         ]
@@ -347,7 +360,7 @@ def _sampled(samples: Sequence[Sample], generations: Mapping[str, int | None]) -
             found.append(
                 Sign(
                     "PCIE_GENERATION_LIMITED",
-                    Severity.NOTE,
+                    FactSeverity.NOTE,
                     one.uuid,
                     says,
                     f"{one.pcie_generation} of {most}",
@@ -363,13 +376,13 @@ def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
         Finding(
             sign.code,
             f"{sign.code}: {sign.says} ({sign.uuid})",
-            fatal=sign.severity is Severity.FATAL,
+            fatal=sign.severity is FactSeverity.FATAL,
             action=sign.action,
             subject=Subject(TEST, sign.uuid),
             metadata={"found": sign.found, "severity": sign.severity.name.lower(), "source": f"NVML {sign.source}"},
         )
         for sign in signs
-        if sign.severity > Severity.NOTE
+        if sign.severity > FactSeverity.NOTE
     )
 
 
@@ -387,9 +400,11 @@ def with_signs(verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str]) ->
         return verdict
     raised = findings(signs)
     worst = max(signs, key=lambda sign: sign.severity, default=None)
-    if verdict.outcome is not Outcome.FAILED and worst is not None and worst.severity >= Severity.FAILS:
-        bad = [sign for sign in signs if sign.severity >= Severity.FAILS]
-        advice = "take it out of service" if worst.severity is Severity.FATAL else "see the driver's log on the node"
+    if verdict.outcome is not Outcome.FAILED and worst is not None and worst.severity >= FactSeverity.FAILS:
+        bad = [sign for sign in signs if sign.severity >= FactSeverity.FAILS]
+        advice = (
+            "take it out of service" if worst.severity is FactSeverity.FATAL else "see the driver's log on the node"
+        )
         verdict = replace(
             verdict,
             outcome=Outcome.FAILED,

@@ -200,6 +200,7 @@ def text_list(what: str = "a list", example: str = "names separated by commas") 
 
 
 def whole_number(least: int, most: int | None = None) -> Parser[int]:
+    """Parser of a whole number from ``least`` to ``most``, both included."""
     if most is not None and most - least < 6:
         numbers = [str(n) for n in range(least, most + 1)]
         hint = ", ".join(numbers[:-1]) + f" or {numbers[-1]}" if len(numbers) > 1 else numbers[0]

@@ -55,6 +55,7 @@ class FakeConnector(wire.PlatformConnectorBase):
         return [event for batch in self.batches for event in batch.events]
 
     async def health_event_occurred_v_1(self, message: wire.HealthEvents) -> Empty:
+        """The connector's one call, answered as ``mode`` says."""
         self.attempts += 1
         if self.mode == "refuse":
             raise GRPCError(Status.UNAVAILABLE, "told to refuse")

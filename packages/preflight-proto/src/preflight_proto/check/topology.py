@@ -10,12 +10,12 @@ from importlib.resources import files
 import anyio
 
 from .. import names
-from .nccl import Topology, choose_topology
+from .nccl import TopologyFile, choose_topology
 from .node import instance_type
 from .settings import Parser, one_of, setting, text
 from .verdict import Inconclusive
 
-__all__ = ["Topology", "TopologySettings", "find_topology", "not_built_in"]
+__all__ = ["TopologyFile", "TopologySettings", "find_topology", "not_built_in"]
 
 
 def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
@@ -76,7 +76,7 @@ class TopologySettings:
     )
 
 
-async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> Topology:
+async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> TopologyFile:
     """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have one and there is none,
     TOPOLOGY_FILE_UNREADABLE where the workload's own is no file of the volume that was mounted for it."""
     own, kind, mapping = environ.get("NCCL_TOPO_FILE", ""), settings.instance_type, dict(settings.topology_mapping)
@@ -107,7 +107,8 @@ async def _within(path: str, origin: str) -> None:
         why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if why:
         raise Inconclusive(
-            "TOPOLOGY_FILE_UNREADABLE", f"the workload's NCCL_TOPO_FILE {origin} {why}; mend or remove NCCL_TOPO_FILE."
+            "TOPOLOGY_FILE_UNREADABLE",
+            f"the workload's NCCL_TOPO_FILE {origin} {why}; correct or remove NCCL_TOPO_FILE.",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from preflight_proto.check import nccl
 
-from .control.messages import Trouble
+from .control.messages import Failure
 
 __all__ = ["MAX_TEXT", "by_output", "died", "stuck", "unresponsive"]
 
@@ -24,43 +24,43 @@ _RENDEZVOUS: Final = re.compile(
 )
 
 
-def by_output(error: str, output: str, *, before_ready: bool) -> Trouble:
+def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose ``output`` tells more."""
     known = nccl.classify(f"{output}\n{error}")
-    if known is not None and known.kind is not nccl.Kind.CLASS:
-        return Trouble(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
+    if known is not None and known.kind is not nccl.ErrorKind.CLASS:
+        return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
     said = error or _last_line(output)
     if _PEER.search(error):
-        return Trouble("peer", "NCCL_REMOTE_ERROR", _short(f"a peer ended, or the network between failed: {said}"))
+        return Failure("peer", "NCCL_REMOTE_ERROR", _short(f"a peer ended, or the network between failed: {said}"))
     if before_ready and (not error or _RENDEZVOUS.search(error)):
-        return Trouble("launch", "RENDEZVOUS_FAILED", _short(said))
+        return Failure("launch", "RENDEZVOUS_FAILED", _short(said))
     if known is not None:
-        return Trouble("class", known.code, _short(f"{known.says}: {known.line}"))
-    return Trouble("class", "WORKER_ERROR", _short(said))
+        return Failure("class", known.code, _short(f"{known.says}: {known.line}"))
+    return Failure("class", "WORKER_ERROR", _short(said))
 
 
-def died(who: str, output: str) -> Trouble:
+def died(who: str, output: str) -> Failure:
     """A worker that ended without a word."""
     known = nccl.classify(output)
     if known is not None:
-        return Trouble(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
-    return Trouble("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
+        return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
+    return Failure("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
 
 
-def stuck(*, asleep: bool) -> Trouble:
+def stuck(*, asleep: bool) -> Failure:
     """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them down at once takes its time."""
     where = (
         "in the kernel (state D), where no signal ends it"
         if asleep
         else "after SIGKILL, although it does not sleep in the kernel"
     )
-    return Trouble("environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg")
+    return Failure("environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg")
 
 
-def unresponsive(silent: Mapping[str, str]) -> Trouble:
+def unresponsive(silent: Mapping[str, str]) -> Failure:
     """Of one that sleeps in the kernel, where the driver does not answer for GPUs either (UUID → words)."""
     told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
-    return Trouble(
+    return Failure(
         "device",
         "GPU_UNRESPONSIVE",
         _short(f"a killed worker stays in the kernel (state D), and the driver does not answer for {told}"),

@@ -56,7 +56,7 @@ def reset(one: socket.socket) -> None:
 
 
 @contextmanager
-def strangers(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list[int]]:
+def unauthenticated(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list[int]]:
     """Connect to ``port`` again and again, each time with the next act; yields how often it worked."""
     over, worked = threading.Event(), [0]
 
@@ -86,11 +86,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_strangers_on_the_control_port_of_a_real_check_change_nothing(gang: Gang) -> None:
+def test_unauthenticated_peers_on_the_control_port_of_a_real_check_change_nothing(gang: Gang) -> None:
     gang.start(0)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
-    with strangers(gang.control_port, garbage, half_a_frame, huge_length, wrong_token, http, reset) as worked:
+    with unauthenticated(gang.control_port, garbage, half_a_frame, huge_length, wrong_token, http, reset) as worked:
         until(lambda: worked[0] >= 6)
         gang.start(1)
         gang.seal(1)
@@ -110,18 +110,18 @@ def test_a_flood_of_connections_keeps_no_member_out(gang: Gang) -> None:
             one.settimeout(5)
             one.connect(("127.0.0.1", gang.control_port))
             held.append(one)
-        stack.enter_context(strangers(gang.control_port, silent, garbage, pause=0))
+        stack.enter_context(unauthenticated(gang.control_port, silent, garbage, pause=0))
         gang.start(1)
         gang.seal(1)
         ends = gang.all_ended()
     assert [end.result.code for end in ends] == ["OK", "OK"]
 
 
-def test_strangers_during_the_run_change_nothing_either(gang: Gang) -> None:
+def test_unauthenticated_peers_during_the_run_change_nothing_either(gang: Gang) -> None:
     gang.start(0, 1, NCCL_ALLREDUCE_ITERATIONS="400")
     gang.seal()
     gang.members[0].said("the communicator works")
-    with strangers(gang.control_port, garbage, wrong_token, huge_length) as worked:
+    with unauthenticated(gang.control_port, garbage, wrong_token, huge_length) as worked:
         ends = gang.all_ended()
     assert worked[0] > 0
     assert [end.result.code for end in ends] == ["OK", "OK"]
@@ -131,7 +131,7 @@ def test_strangers_during_the_run_change_nothing_either(gang: Gang) -> None:
 def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act) -> None:
     gang.start(0)
     gang.seal(0)
-    with strangers(gang.master_port, act) as worked:
+    with unauthenticated(gang.master_port, act) as worked:
         gang.start(1, code=SLOW_AGENT)  # rank 0's store is open meanwhile
         gang.seal(1)
         ends = gang.all_ended()

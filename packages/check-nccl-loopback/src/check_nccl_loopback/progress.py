@@ -13,7 +13,7 @@ from .floors import Floor
 from .localise import Pair
 from .measurement import Measurement
 
-__all__ = ["SMALLER", "SWEEP", "Case", "Step", "Taken", "What"]
+__all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]
 
 SWEEP: Final = 256 << 20
 """Where ADR-026's sweep ends (`-b 8 -e 256M -f 2`), in bytes."""
@@ -21,7 +21,7 @@ SMALLER: Final = (256 << 20, 64 << 20)
 """Sizes to fall back to, in bytes, where the GPUs' memory does not suffice."""
 
 
-class What(StrEnum):
+class StepKind(StrEnum):
     """Why a step is taken."""
 
     ALL = "all GPUs"
@@ -31,33 +31,33 @@ class What(StrEnum):
     PAIR = "two GPUs alone, to find which one it is"
     WITHOUT = "all GPUs but one, to find which one it is"
     TOPOLOGY = "all GPUs with the workload's topology file, which can only be right or slow"
-    WISHES = "all GPUs with the workload's own variables, beside the run that decides"
-    WISH = "all GPUs with one of the workload's variables, to tell which one costs"
+    VARIABLES = "all GPUs with the workload's own variables, beside the run that decides"
+    VARIABLE = "all GPUs with one of the workload's variables, to tell which one costs"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One run of the tool: on ``gpus`` (numbers in the case's order), over ``size`` bytes, with or without some variables.
 
-    ``sweep``: the sizes from 8 bytes on come first. ``wishes``: names of the workload's variables that come along.
+    ``sweep``: the sizes from 8 bytes on come first. ``variables``: names of the workload's variables that come along.
     """
 
-    what: What
+    what: StepKind
     gpus: tuple[int, ...]
     size: int
     set_: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
-    wishes: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     sweep: bool = False
 
     @property
     def decides(self) -> bool:
         """Whether its result may fail a node."""
-        return self.what not in {What.WISHES, What.WISH}
+        return self.what not in {StepKind.VARIABLES, StepKind.VARIABLE}
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepResult:
     """A step and what came of it."""
 
     step: Step
@@ -65,11 +65,11 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Progress:
     """All that is known.
 
     ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is joined alike by design; ``kinds`` tells
-    what joins each pair otherwise. ``wishes`` are names of the workload's variables. ``lost`` are GPUs that the driver has lost, with its
+    what joins each pair otherwise. ``variables`` are names of the workload's variables. ``lost`` are GPUs that the driver has lost, with its
     words; ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are findings of the scan around
     the load, a second kind of evidence. ``throttled``: in which part of the time of a run that decides the container had no CPU left, at most.
     ``exhausted``: no time for further steps.
@@ -80,11 +80,11 @@ class Case:
     floors: Mapping[int, Floor] = field(default_factory=dict)
     comparable: bool = False
     threshold: float | None = None
-    wishes: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     topology_file: str = ""
     shm: str = ""
     kinds: Mapping[Pair, str] = field(default_factory=dict)
-    taken: tuple[Taken, ...] = ()
+    results: tuple[StepResult, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
     signs: tuple[Finding, ...] = ()
@@ -93,30 +93,30 @@ class Case:
     exhausted: bool = False
 
     @property
-    def deciding(self) -> list[Taken]:
+    def deciding(self) -> list[StepResult]:
         """The runs that may fail a node."""
-        return [taken for taken in self.taken if taken.step.decides]
+        return [taken for taken in self.results if taken.step.decides]
 
     @property
-    def whole(self) -> list[Taken]:
+    def full_runs(self) -> list[StepResult]:
         """The runs over all GPUs, at the size that is judged."""
-        kept = [t for t in self.taken if t.step.what in {What.ALL, What.AGAIN}]
+        kept = [t for t in self.results if t.step.what in {StepKind.ALL, StepKind.AGAIN}]
         return [t for t in kept if t.step.size == kept[-1].step.size]
 
     @property
     def pairs(self) -> dict[Pair, Measurement]:
         """What each pair of GPUs came to."""
-        return {(t.step.gpus[0], t.step.gpus[1]): t.result for t in self.taken if t.step.what is What.PAIR}
+        return {(t.step.gpus[0], t.step.gpus[1]): t.result for t in self.results if t.step.what is StepKind.PAIR}
 
     @property
     def without(self) -> dict[int, Measurement]:
         """What all GPUs but one came to, by the one that was left out."""
         everyone = set(range(len(self.gpus)))
-        return {min(everyone - set(t.step.gpus)): t.result for t in self.taken if t.step.what is What.WITHOUT}
+        return {min(everyone - set(t.step.gpus)): t.result for t in self.results if t.step.what is StepKind.WITHOUT}
 
-    def of(self, what: What) -> Measurement | None:
+    def of(self, what: StepKind) -> Measurement | None:
         """The result of the step taken for ``what``, if any."""
-        return next((t.result for t in reversed(self.taken) if t.step.what is what), None)
+        return next((t.result for t in reversed(self.results) if t.step.what is what), None)
 
     def limit(self, size: int) -> float | None:
         """The least bandwidth in GB/s at ``size``: the operator's threshold is for the size that was asked for, whatever else is known."""
