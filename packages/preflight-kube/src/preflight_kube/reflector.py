@@ -89,6 +89,11 @@ class Reflector(Generic[T]):
         self._version: str | None = None  # up to where the store is current; None: list first
         self._failures = 0
 
+    @property
+    def version(self) -> str:
+        """The resourceVersion up to where the store is current; empty while it has to be listed first."""
+        return self._version or ""
+
     async def run(self) -> NoReturn:
         """Keep the store current until cancelled."""
         try:
