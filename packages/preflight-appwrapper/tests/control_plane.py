@@ -22,7 +22,7 @@ CONTROLLERS = (
 @contextmanager
 def control_plane(home: Path, assets: Path) -> Iterator[ApiServer]:
     (home / "api").mkdir()
-    with ApiServer(home / "api", assets) as server:
+    with ApiServer(home / "api", assets, authorization="RBAC") as server:
         server.define(crd())
         kubeconfig = server.kubeconfig(home / "kubeconfig")
         command = [

@@ -242,7 +242,7 @@ class Lab:
                 else:
                     left[metadata["uid"]] = (owner, f"{one.what} {metadata['name']}")
             for owner, what in left.values():
-                if deployed.get(owner, "False") != "True":
+                if deployed.get(owner, "True") != "True":
                     problems.append(f"{one.version}: {what} although ResourcesDeployed of {owner} is not True")
         return problems
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 from preflight_appwrapper.controller import Controller
@@ -22,6 +23,9 @@ __all__ = ["Leading", "leads"]
 class Leading:
     client: Client
     metrics: Metrics
+
+    def samples(self, name: str) -> list[Any]:
+        return [one for family in self.metrics.registry.collect() for one in family.samples if one.name == name]
 
     def counted(self, name: str, **labels: str) -> float:
         """The value of a metric; 0 while it has none."""
