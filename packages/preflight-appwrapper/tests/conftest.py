@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from preflight_appwrapper.crd import crd
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 
 CONTROLLERS = (
     "job-controller",

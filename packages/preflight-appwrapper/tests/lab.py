@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 from preflight_appwrapper.objects import LABEL
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
 from preflight_kube.connection import Connection, connection
 

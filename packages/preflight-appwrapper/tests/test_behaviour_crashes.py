@@ -13,7 +13,7 @@ from dying import Fault, Writes, dies
 from lab import Lab, condition, lab
 from player import bare_pod, job, service
 from preflight_appwrapper.objects import LABEL
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
