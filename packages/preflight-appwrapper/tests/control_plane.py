@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,10 @@ CONTROLLERS = (
 
 
 @contextmanager
-def control_plane(home: Path, assets: Path) -> Iterator[ApiServer]:
+def control_plane(home: Path, assets: Path, *, more: Sequence[str] = ()) -> Iterator[ApiServer]:
+    """``more``: further arguments of kube-apiserver."""
     (home / "api").mkdir()
-    with ApiServer(home / "api", assets, authorization="RBAC") as server:
+    with ApiServer(home / "api", assets, authorization="RBAC", more=more) as server:
         server.define(crd())
         kubeconfig = server.kubeconfig(home / "kubeconfig")
         command = [

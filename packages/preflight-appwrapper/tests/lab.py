@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from player import PREFIX
 from preflight_appwrapper.objects import LABEL
-from preflight_testing.apiserver import ApiServer
 from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
 from preflight_kube.connection import Connection, connection
-
-from player import PREFIX
+from preflight_testing.apiserver import ApiServer
 
 __all__ = ["Lab", "lab"]
 
@@ -53,7 +52,9 @@ class Lab:
 
     # --- what a test does
 
-    async def wrap(self, *templates: dict[str, Any], name: str = "w", suspend: bool = False, **annotations: str) -> None:
+    async def wrap(
+        self, *templates: dict[str, Any], name: str = "w", suspend: bool = False, **annotations: str
+    ) -> None:
         body = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
@@ -166,9 +167,7 @@ class Lab:
             version = at
         while True:
             with suppress(KubeError):
-                async with self.client.watch(
-                    path, dict[str, Any], resource_version=version, params=params
-                ) as events:
+                async with self.client.watch(path, dict[str, Any], resource_version=version, params=params) as events:
                     started.set()
                     async for event in events:
                         version = event.resource_version or version
@@ -209,7 +208,12 @@ class Lab:
         path = self.path("", "pods", pod["metadata"]["name"])
         if what == "bind":
             target = {"apiVersion": "v1", "kind": "Node", "name": self.node}
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
+            body = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": pod["metadata"]["name"]},
+                "target": target,
+            }
             with suppress(KubeError):  # it answers with a Status, which is no object
                 await self.client.create(f"{path}/binding", body)
         elif what == "run":

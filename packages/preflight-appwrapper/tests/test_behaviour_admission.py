@@ -55,7 +55,7 @@ async def serving(lab: Lab, home: Path, rules: Rules | None = None) -> AsyncIter
             ("MutatingWebhookConfiguration", MUTATE, ["CREATE"]),
             ("ValidatingWebhookConfiguration", VALIDATE, ["CREATE", "UPDATE"]),
         ):
-            body = {
+            body: dict[str, Any] = {
                 "apiVersion": "admissionregistration.k8s.io/v1",
                 "kind": kind,
                 "metadata": {"name": f"appwrapper-preflight-{lab.namespace}"},

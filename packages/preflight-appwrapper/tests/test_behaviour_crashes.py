@@ -18,7 +18,11 @@ from preflight_testing.apiserver import ApiServer
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 AT_ONCE = 6
-FAST = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s", "successTTLDuration": "1s"}
+FAST: dict[str, Any] = {
+    "failureGracePeriodDuration": "0s",
+    "retryPausePeriodDuration": "0s",
+    "successTTLDuration": "1s",
+}
 
 
 async def created(one: Lab) -> None:
@@ -103,10 +107,12 @@ async def end_state(one: Lab) -> tuple[Any, ...]:
         listed = await one.get(one.path(group, plural))
         for item in listed["items"] if listed else []:
             metadata = item["metadata"]
-            owner = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
+            owner: dict[str, Any] = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
             if metadata.get("labels", {}).get(LABEL) == "w":
                 found.append((plural, metadata["name"].rpartition("-")[0], owner.get("uid") == uid))
-    said = [condition(wrapper, it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")]
+    said = [
+        condition(wrapper, it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
+    ]
     return status.get("phase"), status.get("resettingCount", 0), sorted(found), said
 
 
@@ -116,7 +122,9 @@ async def played(server: ApiServer, home: Path, scenario: Scenario, writes: Writ
         try:
             await scenario(one)
         except AssertionError as error:
-            raise AssertionError(f"write {writes.at} ({writes.log[writes.at - 1 :][:1]}) {writes.fault}: {error}") from error
+            raise AssertionError(
+                f"write {writes.at} ({writes.log[writes.at - 1 :][:1]}) {writes.fault}: {error}"
+            ) from error
         return await end_state(one)
 
 

@@ -13,7 +13,7 @@ from preflight_appwrapper.objects import FINALIZER, LABEL
 
 pytestmark = pytest.mark.anyio
 
-FAST = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
+FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
 
 
 def count(wrapper: dict[str, Any]) -> int:

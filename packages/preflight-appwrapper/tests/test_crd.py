@@ -75,7 +75,7 @@ async def test_what_kueue_writes_is_kept_as_it_is(lab: Lab) -> None:
     ],
 )
 async def test_a_spec_of_another_shape_is_refused_with_its_path(lab: Lab, spec: Any, said: str) -> None:
-    with pytest.raises(Invalid, match=".*") as refused:
+    with pytest.raises(Invalid) as refused:
         await lab.client.create(lab.wrappers(), wrapper(**spec))
     assert said in str(refused.value)
 

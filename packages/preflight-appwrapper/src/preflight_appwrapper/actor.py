@@ -19,14 +19,14 @@ from preflight_kube.refusals import cause_of
 from . import cluster
 from .cluster import Loose, Thing, version_of
 from .components import ComponentError, build
-from .kinds import Kinds, kind_of
+from .kinds import Kinds
 from .memory import Held, Listed, Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
 from .objects import API_VERSION, FINALIZER, KIND, LABEL, AppWrapper, Status, written
 from .rules import Rules
 from .seen import Create, Delete, DeletePod
-from .webhook.validation import Kind
+from .served import Kind, kind_of
 
 __all__ = ["Actor", "wrapper_path"]
 
@@ -34,8 +34,6 @@ _FATAL: Final = frozenset({400, 404, 405, 413, 422})
 """What an API server will say again to the same create: malformed, not served, too large, invalid."""
 
 log = logging.getLogger(__name__)
-
-
 
 
 def wrapper_path(namespace: str, name: str) -> str:
@@ -144,9 +142,7 @@ class Actor:
             memory.gone.add(uid)
             return
         try:
-            await self._counted(
-                "delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background")
-            )
+            await self._counted("delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background"))
         except (NotFound, Conflict):  # gone, or another one has its name
             memory.gone.add(uid)
         except KubeError as error:
@@ -202,5 +198,3 @@ class Actor:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-

@@ -120,7 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.command(subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next")
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
     explain.add_argument("-n", "--namespace", default="default", help="where NAME is (%(default)s)")
-    explain.add_argument("-f", "--file", metavar="FILE", help="a manifest instead (YAML or JSON): what would be created")
+    explain.add_argument(
+        "-f", "--file", metavar="FILE", help="a manifest instead (YAML or JSON): what would be created"
+    )
     explain.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
     explain.add_argument(
         "-o", "--output", choices=("text", "yaml", "json"), default="text", help="yaml: the objects alone (%(default)s)"

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from .lenient import lenient
 from .objects import LABEL, AppWrapper, Metadata, OwnerReference, Pod, Spec, Status
+from .served import Kind
 from .verdicts import FailureRule, Verdict, verdict
-from .webhook.validation import Kind
 
 __all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
 

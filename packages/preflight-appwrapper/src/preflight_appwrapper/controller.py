@@ -18,7 +18,7 @@ from preflight_kube.workqueue import Key, Queue
 
 from . import conditions as c
 from .actor import Actor
-from .kinds import Kinds, kind_of
+from .kinds import Kinds
 from .memory import Memory
 from .metrics import Metrics
 from .mirrors import Mirrors
@@ -26,6 +26,7 @@ from .objects import AppWrapper
 from .observe import observe
 from .rules import Rules
 from .seen import Action, AddFinalizer, Confirm, Create, Delete, DeletePod, List, RemoveFinalizer, Seen, Step
+from .served import kind_of
 from .speaker import Speaker
 from .step import step
 
@@ -37,9 +38,7 @@ _TURNS: Final = 50
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
 _BEGINS: Final = frozenset({"resume", "retry"})
-_VERIFIED: Final = frozenset(
-    {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
-)
+_VERIFIED: Final = frozenset({"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"})
 """Rows that cannot be taken back: they are decided once more, on what the API server says by then."""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Of names that are made up: without those that are mistaken for others, or make words."""

@@ -9,9 +9,9 @@ import anyio
 import msgspec
 from preflight_kube.client import Client, NotFound
 
-from .webhook.validation import Kind, Served
+from .served import Kind, Served, root
 
-__all__ = ["Kinds", "kind_of", "root"]
+__all__ = ["Kinds"]
 
 _AGAIN: Final = 5.0
 """Seconds after which what was not served is asked for again: a definition may have come."""
@@ -25,18 +25,6 @@ class _Resource(msgspec.Struct):
 
 class _Resources(msgspec.Struct):
     resources: list[_Resource] = []
-
-
-def kind_of(api_version: str, kind: str) -> Kind:
-    """Group, version and kind; the group is empty for core kinds."""
-    group, _, version = api_version.rpartition("/")
-    return group, version, kind
-
-
-def root(kind: Kind) -> str:
-    """Where the kinds of its group and version are listed, and its objects stand below."""
-    group, version, _ = kind
-    return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
 class Kinds:

@@ -42,9 +42,7 @@ async def look(client: Client, namespace: str, name: str, rules: Rules) -> Expla
         found = await client.get_or_none(f"/api/v1/nodes/{node}", Node) if node and rules.autopilot.monitor else None
         if found is not None:
             nodes[node] = sick_resources(found.metadata.labels, rules.autopilot)
-    nothing = Mirrored(
-        complete=True, things={}, departed={}, pods={}, nodes=nodes, version=lambda _: 0, pods_version=0
-    )
+    nothing = Mirrored(complete=True, things={}, departed={}, pods={}, nodes=nodes, version=lambda _: 0, pods_version=0)
     now = datetime.now(UTC)
     seen = observe(wrapper, nothing, memory, suffix="xxxxx")
     return explain(wrapper, seen, step(wrapper, seen, rules, now), now)

@@ -15,7 +15,7 @@ import msgspec
 from .cluster import Thing
 from .objects import Pod
 from .seen import Attempt
-from .webhook.validation import Kind
+from .served import Kind
 
 __all__ = ["Absent", "Held", "Listed", "Memory", "Name"]
 

@@ -32,11 +32,14 @@ class Metrics:
     """In a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         registry = self.registry
         self.phases = Counter(
-            "appwrapper_phase", "Transitions of wrappers, by the phase they came to.", ["namespace", "phase"], registry=registry
+            "appwrapper_phase",
+            "Transitions of wrappers, by the phase they came to.",
+            ["namespace", "phase"],
+            registry=registry,
         )
         self.resets = Counter(
             "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"], registry=registry
@@ -49,7 +52,9 @@ class Metrics:
             registry=registry,
         )
         self.blocked = Gauge(
-            "appwrapper_deletion_blocked", "Wrappers of which even force could not delete everything.", registry=registry
+            "appwrapper_deletion_blocked",
+            "Wrappers of which even force could not delete everything.",
+            registry=registry,
         )
         self.lateness = Histogram(
             "appwrapper_lateness_seconds",

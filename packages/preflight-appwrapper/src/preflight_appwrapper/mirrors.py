@@ -20,14 +20,14 @@ from preflight_kube.workqueue import Key
 from . import cluster
 from .cluster import POD, Loose, Node, Thing, version_of
 from .crd import PLURAL
-from .kinds import Kinds, kind_of
+from .kinds import Kinds
 from .memory import Held
 from .objects import API_VERSION, LABEL, AppWrapper
 from .observe import Mirrored
 from .podsets import group_kind
 from .rules import Rules
+from .served import Kind, kind_of
 from .unhealthy_nodes import sick_resources
-from .webhook.validation import Kind
 
 __all__ = ["WRAPPERS", "Mirrors"]
 
@@ -118,9 +118,10 @@ class Mirrors:
         known = self._wrappers.get(key)
         if raw.metadata.uid in self._removed:
             return
-        if known is not None and known.metadata.uid == raw.metadata.uid:
-            if version_of(raw.metadata.resource_version) <= version_of(known.metadata.resource_version):
-                return
+        same = known is not None and known.metadata.uid == raw.metadata.uid
+        before = version_of(known.metadata.resource_version) if known is not None and same else 0
+        if same and version_of(raw.metadata.resource_version) <= before:
+            return
         self._wrappers[key] = cluster.wrapper(raw)
         self._changed(key)
 

@@ -8,12 +8,11 @@ from typing import Final
 import msgspec
 
 from .cluster import Thing
-from .kinds import kind_of
 from .memory import Absent, Held, Memory
 from .objects import AppWrapper, ComponentStatus, Pod
 from .seen import Seen, SeenComponent, Stray
+from .served import Kind, kind_of
 from .verdicts import Verdict
-from .webhook.validation import Kind
 
 __all__ = ["Mirrored", "observe"]
 
@@ -126,9 +125,7 @@ def _last(known: ComponentStatus, departed: Thing | None, found: Thing | Absent 
     return Verdict()
 
 
-def _strays(
-    wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory
-) -> Iterable[Stray]:
+def _strays(wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory) -> Iterable[Stray]:
     for name, one in sorted(mirrored.things.items()):
         if name in named or one.uid in memory.gone or one.owner is None or one.owner.uid != wrapper.metadata.uid:
             continue

@@ -72,7 +72,7 @@ class Speaker:
             except KubeError as error:
                 if error.reason == "AlreadyExists":
                     return
-                if error.status and error.status != 429 and error.status < 500:  # noqa: PLR2004 - HTTP
+                if error.status and error.status != 429 and error.status < 500:
                     self._failed(body, error)
                     return
                 if tries == _TRIES - 1:

@@ -82,7 +82,10 @@ labels:
 {{- if include "preflight-appwrapper.labels-nodes" . -}}
 {{- $taint := dict "key" (include "preflight-appwrapper.label-key" .) "value" (dig "nodeHealth" "value" "EVICT" .Values.AsMap) "effect" "NoExecute" -}}
 {{- $pilot := $own.autopilot | default dict -}}
-{{- $taints := $pilot.resourceTaints | default dict -}}
+{{- $key := "autopilot.ibm.com/gpuhealth" -}}
+{{- $autopilot := list (dict "key" $key "value" "ERR" "effect" "NoSchedule") (dict "key" $key "value" "EVICT" "effect" "NoExecute") -}}
+{{- /* Where nothing is said, what the service itself begins with. */ -}}
+{{- $taints := $pilot.resourceTaints | default (dict "nvidia.com/gpu" $autopilot) -}}
 {{- $of := index $taints "nvidia.com/gpu" | default list -}}
 {{- if not (has $taint $of) -}}{{- $_ := set $taints "nvidia.com/gpu" (append $of $taint) -}}{{- end -}}
 {{- $_ := set $pilot "resourceTaints" $taints -}}
