@@ -33,21 +33,32 @@ class LaggingClient(Client):
     @asynccontextmanager
     async def watch(self, path: str, *args: Any, **more: Any) -> AsyncIterator[Any]:
         async with super().watch(path, *args, **more) as events:
-            yield self._late(events) if path.endswith(f"/{self.plural}") else events
+            if not path.endswith(f"/{self.plural}"):
+                yield events
+                return
+            send, receive = anyio.create_memory_object_stream[Any](math.inf)
+            async with send, receive, anyio.create_task_group() as group:
+                group.start_soon(self._read_on, events, send)
+                yield self._late(receive)
+                group.cancel_scope.cancel()
 
-    async def _late(self, events: Any) -> AsyncIterator[Any]:
-        send, receive = anyio.create_memory_object_stream[Any](math.inf)
+    async def _read_on(self, events: Any, send: Any) -> None:
+        end: Any = None
+        try:
+            async for event in events:
+                send.send_nowait((anyio.current_time() + self.seconds, event))
+        except KubeError as error:
+            end = error
+        send.send_nowait((anyio.current_time() + self.seconds, end))
 
-        async def read() -> None:
-            async with send:
-                async for event in events:
-                    send.send_nowait((anyio.current_time() + self.seconds, event))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(read)
-            async for due, event in receive:
-                await anyio.sleep_until(due)
-                yield event
+    async def _late(self, receive: Any) -> AsyncIterator[Any]:
+        async for due, event in receive:
+            await anyio.sleep_until(due)
+            if isinstance(event, KubeError):
+                raise event
+            if event is None:
+                return
+            yield event
 
 
 class ConflictingClient(Client):

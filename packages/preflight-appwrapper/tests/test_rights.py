@@ -106,7 +106,7 @@ async def test_a_controller_lives_with_the_rights_of_the_chart_and_uses_all_of_t
             await one.ends(one.pods()[0], code=1)
 
             async def again() -> bool:
-                return (await one.wrapper())["status"].get("resettingCount") == 1
+                return bool((await one.wrapper())["status"].get("resettingCount") == 1)
 
             await one.until(again, "a reset")
             await one.running(3)
