@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import anyio
+from leading import OneNamespace
 from preflight_appwrapper.controller import Controller
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.rules import Rules
-from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 
@@ -35,22 +35,10 @@ class Writes:
         self.log: list[str] = []
 
 
-class DyingClient(Client):
-    """``namespace`` is all that it sees of collections."""
-
+class DyingClient(OneNamespace):
     def __init__(self, target: Connection, namespace: str, writes: Writes) -> None:
-        super().__init__(target, agent="preflight-appwrapper")
-        self._namespace, self._writes = namespace, writes
-
-    def _within(self, path: str) -> str:
-        head, _, plural = path.rpartition("/")
-        return path if "/namespaces/" in path or plural == "nodes" else f"{head}/namespaces/{self._namespace}/{plural}"
-
-    def pages(self, path: str, *args: Any, **more: Any) -> Any:
-        return super().pages(self._within(path), *args, **more)
-
-    def watch(self, path: str, *args: Any, **more: Any) -> Any:
-        return super().watch(self._within(path), *args, **more)
+        super().__init__(target, namespace)
+        self._writes = writes
 
     async def _write(self, verb: str, method: str, path: str, *args: Any, **more: Any) -> bytes:
         writes = self._writes

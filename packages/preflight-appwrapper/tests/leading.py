@@ -16,7 +16,27 @@ from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 
-__all__ = ["Leading", "leads"]
+__all__ = ["Leading", "OneNamespace", "leads"]
+
+
+class OneNamespace(Client):
+    """Sees one namespace alone, so that tests on one API server do not look after each other's wrappers. Empty: all of them."""
+
+    def __init__(self, target: Connection, namespace: str) -> None:
+        super().__init__(target, agent="preflight-appwrapper")
+        self._namespace = namespace
+
+    def _within(self, path: str) -> str:
+        head, _, plural = path.rpartition("/")
+        if not self._namespace or "/namespaces/" in path or plural == "nodes":
+            return path
+        return f"{head}/namespaces/{self._namespace}/{plural}"
+
+    def pages(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().pages(self._within(path), *args, **more)
+
+    def watch(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().watch(self._within(path), *args, **more)
 
 
 @dataclass
@@ -33,11 +53,14 @@ class Leading:
 
 
 @asynccontextmanager
-async def leads(target: Connection, rules: Rules | None = None) -> AsyncIterator[Leading]:
-    async with Client(target, agent="preflight-appwrapper") as client:
+async def leads(
+    target: Connection, namespace: str = "", *, client: Client | None = None, rules: Rules | None = None
+) -> AsyncIterator[Leading]:
+    """Looks after the wrappers of one namespace, or of all."""
+    async with client or OneNamespace(target, namespace) as used:
         metrics = Metrics()
-        controller = Controller(client, rules or Rules(), metrics)
+        controller = Controller(used, rules or Rules(), metrics)
         async with anyio.create_task_group() as group:
             group.start_soon(controller.lead, Leadership(1, math.inf))
-            yield Leading(client, metrics)
+            yield Leading(used, metrics)
             group.cancel_scope.cancel()

@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
 from lab import Lab, condition
-from leading import Leading, leads
+from leading import OneNamespace, leads
 from player import bare_pod, job, service
-from preflight_appwrapper.controller import Controller
-from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import Rules
 from preflight_kube.client import Client, Conflict, KubeError
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership
 
 pytestmark = pytest.mark.anyio
 
 FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
 
 
-class LaggingClient(Client):
+class LaggingClient(OneNamespace):
     """Each event of the watches of ``plural`` comes ``seconds`` late."""
 
     plural = ""
@@ -61,7 +56,7 @@ class LaggingClient(Client):
             yield event
 
 
-class ConflictingClient(Client):
+class ConflictingClient(OneNamespace):
     """Each write of a status is first refused as if somebody had written before."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -76,17 +71,8 @@ class ConflictingClient(Client):
         return await super().replace_status(path, body)
 
 
-@asynccontextmanager
-async def leads_with(client: Client) -> AsyncIterator[Leading]:
-    metrics = Metrics()
-    async with client, anyio.create_task_group() as group:
-        group.start_soon(Controller(client, Rules(), metrics).lead, Leadership(1, math.inf))
-        yield Leading(client, metrics)
-        group.cancel_scope.cancel()
-
-
-def lagging(target: Connection, plural: str) -> Client:
-    made = LaggingClient(target, agent="preflight-appwrapper")
+def lagging(lab: Lab, plural: str) -> Client:
+    made = LaggingClient(lab.target, lab.namespace)
     made.plural = plural
     return made
 
@@ -95,7 +81,7 @@ def lagging(target: Connection, plural: str) -> Client:
 async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and_no_reset(
     lab: Lab, plural: str
 ) -> None:
-    async with leads_with(lagging(lab.target, plural)) as leading:
+    async with leads(lab.target, client=lagging(lab, plural)) as leading:
         await lab.wrap(service(), job(completions=4), bare_pod(), successTTLDuration="300s", **FAST)
         await lab.phase("Running")
         await lab.running(3)
@@ -130,8 +116,8 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
 
 
 async def test_a_conflict_on_every_status_write_changes_nothing_of_the_end(lab: Lab) -> None:
-    client = ConflictingClient(lab.target, agent="preflight-appwrapper")
-    async with leads_with(client):
+    client = ConflictingClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
         await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", **FAST)
         for pod in await lab.running(3):
             await lab.ends(pod, code=0)
@@ -141,7 +127,7 @@ async def test_a_conflict_on_every_status_write_changes_nothing_of_the_end(lab: 
 
 
 async def test_two_that_both_believe_to_lead_create_nothing_twice(lab: Lab) -> None:
-    async with leads(lab.target), leads(lab.target):
+    async with leads(lab.target, lab.namespace), leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), bare_pod(), **FAST)
         await lab.phase("Running")
         await lab.running(3)
@@ -153,7 +139,7 @@ async def test_two_that_both_believe_to_lead_create_nothing_twice(lab: Lab) -> N
 
 
 async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab) -> None:
-    async with leads_with(lagging(lab.target, "appwrappers")):
+    async with leads(lab.target, client=lagging(lab, "appwrappers")):
         await lab.wrap(service(), job(), bare_pod())
 
         async def begun() -> Any:
@@ -167,17 +153,17 @@ async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab
 
 
 async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tried_again(lab: Lab) -> None:
-    class BusyClient(Client):
-        refusals = 0
+    class BusyClient(OneNamespace):
+        refused: ClassVar[list[str]] = []
 
         async def create(self, path: str, body: object) -> bytes:
-            if path.endswith("/jobs") and self.refusals < 2:
-                self.refusals += 1
+            if path.endswith("/jobs") and len(self.refused) < 2:
+                self.refused.append(path)
                 raise KubeError("too many requests", 429, "TooManyRequests")
             return await super().create(path, body)
 
-    client = BusyClient(lab.target, agent="preflight-appwrapper")
-    async with leads_with(client):
+    client = BusyClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
         await lab.wrap(job(), **FAST)
         assert "resettingCount" not in (await lab.phase("Running"))["status"]
-        assert client.refusals == 2
+        assert len(client.refused) == 2

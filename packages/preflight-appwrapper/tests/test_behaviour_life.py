@@ -21,7 +21,7 @@ def count(wrapper: dict[str, Any]) -> int:
 
 
 async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_ttl(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(completions=2), successTTLDuration="1s")
         await lab.phase("Running")
         await lab.condition("PodsReady", "True")
@@ -35,7 +35,7 @@ async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_t
 
 
 async def test_every_object_and_pod_carries_the_label_and_the_wrapper_owns_its_components(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), bare_pod())
         found = await lab.phase("Running")
         assert found["metadata"]["finalizers"] == [FINALIZER]
@@ -51,7 +51,7 @@ async def test_every_object_and_pod_carries_the_label_and_the_wrapper_owns_its_c
 
 
 async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab) -> None:
-    async with leads(lab.target) as leading:
+    async with leads(lab.target, lab.namespace) as leading:
         await lab.wrap(job(), retryLimit="1", **FAST)
         first = await lab.running(2)
         await lab.ends(first[0], code=3)
@@ -74,14 +74,14 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
 
 
 async def test_a_terminal_exit_code_is_final(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(), terminalExitCodes="3, 10", **FAST)
         await lab.ends((await lab.running(2))[0], code=10)
         assert count(await lab.phase("Failed")) == 0
 
 
 async def test_a_suspended_wrapper_has_nothing_and_runs_again_when_it_is_resumed(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), bare_pod())
         await lab.running(3)
         await lab.suspend(True)
@@ -96,7 +96,7 @@ async def test_a_suspended_wrapper_has_nothing_and_runs_again_when_it_is_resumed
 async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab) -> None:
     lab.node = f"bad-{lab.namespace}"
     await lab.client.create("/api/v1/nodes", {"metadata": {"name": lab.node, "labels": {"x": "y"}}})
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(), **FAST)
         await lab.running(2)
         bad, lab.node = lab.node, "node-b"
@@ -115,7 +115,7 @@ async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab)
 
 
 async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_limit(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), **FAST)
         await lab.running(2)
         await lab.client.delete(lab.path("", "services", "train"))
@@ -125,7 +125,7 @@ async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_
 
 
 async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(completions=2, ttlSecondsAfterFinished=0), **FAST)
         for pod in await lab.running(2):
             await lab.ends(pod, code=0)
@@ -133,7 +133,7 @@ async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(lab: L
 
 
 async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_complete(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(parallelism=2, completions=6), **FAST)
         for _ in range(3):
             for pod in await lab.running(2):
@@ -146,7 +146,7 @@ async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_co
 
 
 async def test_a_pod_that_its_job_replaces_is_no_reason_for_a_reset(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(backoffLimit=3, completions=2), failureGracePeriodDuration="30s")
         first = await lab.running(2)
         await lab.ends(first[0], code=1)
@@ -159,7 +159,7 @@ async def test_a_pod_that_its_job_replaces_is_no_reason_for_a_reset(lab: Lab) ->
 
 
 async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), bare_pod())
         await lab.running(3)
         await lab.delete()
@@ -170,7 +170,7 @@ async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
 
 async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
     lab.silent = {"node-a"}
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job(), forcefulDeletionGracePeriodDuration="2s")
         await lab.running(2)
         await lab.suspend(True)
@@ -189,7 +189,7 @@ async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
 async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(lab: Lab) -> None:
     held = service("held")
     held["metadata"]["finalizers"] = ["example.com/nobody"]
-    async with leads(lab.target) as leading:
+    async with leads(lab.target, lab.namespace) as leading:
         await lab.wrap(held, job(), forcefulDeletionGracePeriodDuration="1s")
         await lab.running(2)
         await lab.suspend(True)
@@ -210,7 +210,7 @@ async def test_an_object_of_somebody_else_is_never_taken_nor_deleted(lab: Lab) -
     await lab.client.create(lab.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service()})
     before = await lab.get(lab.path("", "services", "train"))
     assert before is not None
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job())
         found = await lab.phase("Failed")
         assert "Service train exists and belongs to nobody" in condition(found, "Unhealthy")["message"]
@@ -226,7 +226,7 @@ async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_th
     unknown = {"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "r"}, "spec": {}}
     invalid = job("broken")
     invalid["spec"]["template"]["spec"]["containers"][0]["image"] = ""
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(unknown, job(), name="unserved")
         await lab.wrap(invalid, name="invalid")
         found = await lab.phase("Failed", "unserved")
@@ -236,7 +236,7 @@ async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_th
 
 
 async def test_a_wrapper_of_another_manager_is_not_touched(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         body = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
@@ -252,7 +252,7 @@ async def test_a_wrapper_of_another_manager_is_not_touched(lab: Lab) -> None:
 
 
 async def test_nothing_is_written_and_nothing_is_asked_while_nothing_happens(lab: Lab) -> None:
-    async with leads(lab.target) as leading:
+    async with leads(lab.target, lab.namespace) as leading:
         await lab.wrap(job())
         await lab.running(2)
         await lab.condition("PodsReady", "True")
@@ -266,7 +266,7 @@ async def test_nothing_is_written_and_nothing_is_asked_while_nothing_happens(lab
 
 
 async def test_a_status_written_by_hand_leaves_no_orphan(lab: Lab) -> None:
-    async with leads(lab.target):
+    async with leads(lab.target, lab.namespace):
         await lab.wrap(job())
         await lab.running(2)
         nothing = {"phase": "Suspended", "conditions": None, "componentStatus": None}

@@ -6,7 +6,6 @@ import urllib.error
 from typing import Any
 
 import pytest
-import yaml
 from preflight_appwrapper.config import settings
 from preflight_appwrapper.rules import Taint
 from preflight_testing.apiserver import ApiServer
