@@ -21,7 +21,7 @@ def job(name: str = "train", *, parallelism: int = 2, completions: int | None = 
         "template": {
             "spec": {
                 "restartPolicy": "Never",
-                "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 8}}}],
+                "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 8}}}],
             }
         },
         **more,
@@ -32,7 +32,12 @@ def job(name: str = "train", *, parallelism: int = 2, completions: int | None = 
 
 
 def service(name: str = "train") -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"clusterIP": "None"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"clusterIP": "None", "selector": {"app": name}},
+    }
 
 
 def bare_pod(prefix: str = "probe-") -> dict[str, Any]:

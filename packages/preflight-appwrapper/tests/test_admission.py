@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from player import bare_pod, job, service, wrapper
 from preflight_appwrapper.objects import LABEL, PREFIX, wrapper_from
 from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.served import Served
 from preflight_appwrapper.webhook.access import Answer, User, refusals, reviews
 from preflight_appwrapper.webhook.defaulting import label_value, patch
-from preflight_appwrapper.webhook.validation import Judgement, Served, created, updated
+from preflight_appwrapper.webhook.validation import Judgement, created, updated
 
 SERVED = {
     ("batch", "v1", "Job"): Served("jobs", True),

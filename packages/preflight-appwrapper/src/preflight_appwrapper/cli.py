@@ -1,36 +1,51 @@
-"""The command line: explain, validate-config, schema."""
+"""The command line: run, serve, certs, label-nodes, explain, validate-config, schema, crd."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 import yaml
-from preflight_proto.program import EXIT_CODES, leave, package_version
+from preflight_kube import commands
 
 from . import document
-from .config import ConfigError, json_schema, parse
-from .explain import plan, plan_text
+from .config import Config, json_schema, settings
+from .crd import crd
+from .explain import plan, plan_text, text
 from .objects import API_VERSION, KIND, wrapper_from
 from .rules import Rules
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from preflight_kube.client import Client
+    from preflight_kube.manager import Parts
 
-EXIT_BAD_INPUT = 2
-_MOST_BYTES = 4 * 1024 * 1024
-"""Of a file that is read; an object in a cluster has at most 1.5 MB."""
+    from .metrics import Metrics
+
+__all__ = ["CONFIGURATION", "main"]
+
+CONFIGURATION: Final = "appwrapper-preflight"
+"""Of both webhook configurations. Those that change objects are called in the order of their names, and Kueue's begins with ``kueue-``."""
+_COMPONENT: Final = "preflight-appwrapper"
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
 
+  preflight-appwrapper run --config FILE        be one replica of the controller
+  preflight-appwrapper serve --cert-dir DIR     answer the API server's admission reviews
+  preflight-appwrapper certs --namespace NS     keep the serving certificate fresh
+  preflight-appwrapper label-nodes              keep one label on each node right, by the node's conditions
+  preflight-appwrapper explain NAME -n NS       why a wrapper is as it is, and what happens next
   preflight-appwrapper explain -f FILE          what would be created for an AppWrapper, and every problem of it
   preflight-appwrapper validate-config FILE     every problem of a configuration file
   preflight-appwrapper schema                   the configuration's JSON Schema
+  preflight-appwrapper crd                      the CustomResourceDefinition, for `kubectl apply --server-side -f -`
 
-None of them asks a cluster.
+The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
 
 A configuration file is YAML. These are all its sections, with their defaults; durations are Go durations in quotes or plain:
 
@@ -56,6 +71,12 @@ A configuration file is YAML. These are all its sections, with their defaults; d
   defaultQueueName: ""
   schedulerName: ""
   failureRules: []                      # how the status of further kinds is read
+  nodeHealth:                           # of `label-nodes`: while one of these conditions is True, the node has this label
+    conditions: ["DcgmDiagnostic*", NCCLLoopbackTest, NCCLAllReduceTest]
+    key: preflight.nvsentinel.nvidia.com/gpu-health
+    value: EVICT
+  leaseDuration: 15s                    # after which another replica may lead
+  logLevel: info
 
 The annotations of a wrapper, all under workload.codeflare.dev.appwrapper/, change the same for itself: admissionGracePeriodDuration,
 warmupGracePeriodDuration, failureGracePeriodDuration, retryPausePeriodDuration, forcefulDeletionGracePeriodDuration, successTTLDuration,
@@ -64,73 +85,161 @@ preflightAllowanceDuration, retryLimit; and deletionOnFailureGracePeriodDuration
 
 
 def main() -> NoReturn:
-    """Run one command and exit: 0 done, 2 bad input."""
-    leave(_command)
-
-
-def _command() -> int:
-    args = _parser().parse_args()
-    try:
-        return int(args.run(args))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return EXIT_BAD_INPUT
+    """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
+    commands.main(_parser)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="preflight-appwrapper",
-        description=_ABOUT,
-        epilog=f"{EXIT_CODES}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser, subparsers = commands.parser("preflight-appwrapper", _ABOUT)
+    _as_service(commands.command(subparsers, "run", _run, help="be one replica of the controller"))
+    label = commands.command(subparsers, "label-nodes", _label_nodes, help="keep one label on each node right")
+    _as_service(label)
+    serve = commands.command(subparsers, "serve", _serve, help="answer the API server's admission reviews")
+    _as_service(serve)
+    serve.add_argument("--cert-dir", type=Path, required=True, metavar="DIR", help="folder with tls.crt and tls.key")
+    serve.add_argument("--tls-port", type=commands.port, default=8443, help="admission, over TLS (%(default)s; 0: any)")
+    serve.add_argument(
+        "--linger",
+        type=commands.seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long to go on answering after SIGTERM (%(default)s)",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('preflight-appwrapper')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    explain = commands.add_parser("explain", help="what would be created for an AppWrapper, and every problem of it")
-    explain.add_argument("-f", "--file", type=Path, required=True, metavar="FILE", help="the manifest (YAML or JSON)")
-    explain.add_argument("--config", type=Path, metavar="FILE", help="configuration; default: all defaults")
+    if sys.argv[1:2] == ["certs"]:  # what makes certificates is 8 MB in memory that nobody else need carry
+        from preflight_kube.admission import certs
+
+        certs.add_command(
+            subparsers,
+            component=_COMPONENT,
+            service="preflight-appwrapper",
+            mutating=[CONFIGURATION],
+            validating=[CONFIGURATION],
+        )
+    else:
+        subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
+    explain = commands.command(subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next")
+    explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
+    explain.add_argument("-n", "--namespace", default="default", help="where NAME is (%(default)s)")
+    explain.add_argument(
+        "-f", "--file", metavar="FILE", help="a manifest instead (YAML or JSON): what would be created"
+    )
+    explain.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
     explain.add_argument(
         "-o", "--output", choices=("text", "yaml", "json"), default="text", help="yaml: the objects alone (%(default)s)"
     )
-    explain.set_defaults(run=_explain)
-    validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
-    validate.add_argument("file", type=Path, metavar="FILE", help="the configuration (YAML)")
-    validate.set_defaults(run=_validate)
-    commands.add_parser("schema", help="print the configuration's JSON Schema").set_defaults(run=_schema)
+    commands.add_validate_config(subparsers, settings)
+    commands.add_schema(subparsers, json_schema)
+    commands.add_crd(subparsers, crd)
     return parser
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ConfigError([f"{path}: has more than {_MOST_BYTES} bytes; give a smaller file."])
-        return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError([f"{path}: {why}; give a readable file."]) from None
+def _as_service(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
+    parser.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE") or "preflight",
+        help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address of the ports (%(default)s)")  # noqa: S104
+    parser.add_argument(
+        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+    )
 
 
-def _rules(path: Path) -> Rules:
-    text = _read(path)
-    try:
-        return parse(text)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+def _settings(path: str | None) -> tuple[Config, Rules]:
+    return commands.load(settings, path) if path else settings("")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from preflight_kube.manager import Parts
+
+    from .controller import Controller
+
+    config, rules = _settings(args.config)
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        return Parts(lead=Controller(client, rules, metrics).lead)
+
+    return _replica(args, config, build, lease="preflight-appwrapper")
+
+
+def _label_nodes(args: argparse.Namespace) -> int:
+    from preflight_kube.manager import Parts
+
+    from .labeler import Labeler
+
+    config, _ = _settings(args.config)
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        return Parts(lead=Labeler(client, config.node_health, metrics).lead)
+
+    return _replica(args, config, build, lease="preflight-appwrapper-labeler")
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from preflight_kube.admission.metrics import AdmissionMetrics
+    from preflight_kube.admission.reviews import Reviews
+    from preflight_kube.admission.server import HttpServer
+    from preflight_kube.admission.tls import Certificate
+    from preflight_kube.manager import Parts
+
+    from .webhook.app import Reviewer
+
+    config, rules = _settings(args.config)
+    certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`")
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        counted = AdmissionMetrics("appwrapper", metrics.registry)
+        application = Reviews(Reviewer(client, rules).applications, counted)
+        server = HttpServer("admission", application, counted, certificate, host=args.host, port=args.tls_port)
+        return Parts(servers=[server])
+
+    return _replica(args, config, build, linger=args.linger)
+
+
+def _replica(
+    args: argparse.Namespace,
+    config: Config,
+    build: Callable[[Client, Metrics], Awaitable[Parts]],
+    *,
+    lease: str = "",
+    linger: float = 0.0,
+) -> int:
+    from preflight_kube.connection import connection
+    from preflight_kube.manager import Election, run
+
+    from .metrics import Metrics
+
+    metrics = Metrics()
+
+    async def built(client: Client) -> Parts:
+        metrics.sent(client.requests)
+        metrics.mirrored(client.mirrors)
+        return await build(client, metrics)
+
+    return run(
+        built,
+        connection(),
+        component=_COMPONENT,
+        registry=metrics.registry,
+        host=args.host,
+        port=args.port,
+        election=Election(args.namespace, lease, config.lease_seconds) if lease else None,
+        linger=linger,
+        log_level=config.log_level,
+    )
 
 
 def _explain(args: argparse.Namespace) -> int:
-    rules = _rules(args.config) if args.config else Rules()
-    text = _read(args.file)
-    try:
-        raw = document.read(text)
-    except document.DocumentError as error:
-        raise ConfigError([f"{args.file}: {problem}" for problem in error.problems]) from None
+    rules = _settings(args.config)[1]
+    if bool(args.name) == bool(args.file):
+        raise commands.BadInput("explain: needs either NAME or -f FILE; give one of the two")
+    if args.name:
+        return _explain_live(args, rules)
+    raw = commands.load(document.read, args.file)
     if not isinstance(raw, dict) or raw.get("apiVersion") != API_VERSION or raw.get("kind") != KIND:
-        raise ConfigError(
-            [f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}."]
+        raise commands.BadInput(
+            f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}"
         )
     found = plan(wrapper_from(raw), rules)
     if args.output == "json":
@@ -142,15 +251,18 @@ def _explain(args: argparse.Namespace) -> int:
     if found.problems and args.output != "text":
         for problem in found.problems:
             print(f"{args.file}: {problem}", file=sys.stderr)
-    return EXIT_BAD_INPUT if found.problems else 0
+    return commands.BAD_INPUT if found.problems else commands.DONE
 
 
-def _validate(args: argparse.Namespace) -> int:
-    _rules(args.file)
-    print(f"{args.file}: no problem found")
-    return 0
+def _explain_live(args: argparse.Namespace, rules: Rules) -> int:
+    import anyio
 
+    from .live import explained
 
-def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(json_schema(), indent=2))
-    return 0
+    if args.output == "yaml":
+        raise commands.BadInput("explain: -o yaml shows what would be created, and needs -f FILE; give -o json")
+    found = anyio.run(explained, args.namespace, args.name, rules)
+    if found is None:
+        raise commands.Failed(f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one")
+    print(json.dumps(msgspec.to_builtins(found), indent=2) if args.output == "json" else text(found))
+    return commands.DONE

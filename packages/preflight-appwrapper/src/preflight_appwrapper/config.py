@@ -14,7 +14,7 @@ from . import document
 from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds
 from .verdicts import BUILT_IN, FailureRule
 
-__all__ = ["Config", "ConfigError", "json_schema", "parse", "rules_of"]
+__all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "rules_of", "settings"]
 
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
@@ -61,6 +61,19 @@ class AutopilotSection(_Section, frozen=True, kw_only=True):
     )
 
 
+class NodeHealth(_Section, frozen=True, kw_only=True):
+    """What `label-nodes` makes of a node's conditions: while one of ``conditions`` (``*`` for any characters) is True, the node has our
+    label ``key`` with this ``value``."""
+
+    conditions: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)] = (
+        "DcgmDiagnostic*",
+        "NCCLLoopbackTest",
+        "NCCLAllReduceTest",
+    )
+    key: Annotated[str, Meta(min_length=1, max_length=317)] = "preflight.nvsentinel.nvidia.com/gpu-health"
+    value: Annotated[str, Meta(min_length=1, max_length=63)] = "EVICT"
+
+
 class Config(_Section, frozen=True, kw_only=True):
     """What a configuration file says. ``failureRules``: how the status of further kinds is read; one for a kind that is known
     replaces what is known of it."""
@@ -70,6 +83,13 @@ class Config(_Section, frozen=True, kw_only=True):
     default_queue_name: Annotated[str, Meta(max_length=63)] = ""
     scheduler_name: Annotated[str, Meta(max_length=253)] = ""
     failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
+    node_health: NodeHealth = NodeHealth()
+    lease_duration: Duration = "15s"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def lease_seconds(self) -> float:
+        return seconds(self.lease_duration)
 
 
 class ConfigError(Exception):
@@ -105,15 +125,24 @@ def json_schema() -> dict[str, Any]:
 
 def parse(text: str) -> Rules:
     """The rules in the YAML document ``text``; an empty one gives the defaults. Raises :class:`ConfigError` with every problem."""
+    return settings(text)[1]
+
+
+def settings(text: str) -> tuple[Config, Rules]:
+    """All that the YAML document ``text`` says; as :func:`parse`."""
     try:
         raw = document.read(text)
     except document.DocumentError as error:
         raise ConfigError(error.problems) from None
-    return rules_of({} if raw is None else raw)
+    return _settings_of({} if raw is None else raw)
 
 
 def rules_of(raw: object) -> Rules:
     """The rules in plain data. Raises :class:`ConfigError` with every problem."""
+    return _settings_of(raw)[1]
+
+
+def _settings_of(raw: object) -> tuple[Config, Rules]:
     problems: list[str] = []
     used = _used(raw)
     try:
@@ -138,7 +167,7 @@ def _as_written(problem: str, used: Mapping[str, str]) -> str:
     return problem
 
 
-def _of(raw: object, problems: list[str]) -> Rules:
+def _of(raw: object, problems: list[str]) -> tuple[Config, Rules]:
     validator = jsonschema.Draft202012Validator(json_schema())
     problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
     if problems:
@@ -149,7 +178,7 @@ def _of(raw: object, problems: list[str]) -> Rules:
     problems += _meaning(config, periods)
     if problems:
         raise ConfigError(problems)
-    return _rules(config, periods, frozenset(told))
+    return config, _rules(config, periods, frozenset(told))
 
 
 def _renamed(raw: object, problems: list[str]) -> object:
@@ -201,6 +230,11 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
         problems.append(
             f"faultTolerance.gracePeriodMaximum: is {section['gracePeriodMaximum']}; set a period of more than 0."
         )
+    try:
+        if config.lease_seconds < 1:
+            problems.append(f"leaseDuration: {config.lease_duration} is less than a second; set e.g. 15s.")
+    except ValueError as error:
+        problems.append(f"leaseDuration: {error}.")
     for i, rule in enumerate(config.failure_rules):
         for name, tests in (("failed", rule.failed), ("finished", rule.finished)):
             for j, test in enumerate(tests):

@@ -21,7 +21,7 @@ import msgspec
 from .answers import LONGEST, kind_of, known, refusal, retry_after, timely, whole, words
 from .clock import Clock
 from .connection import Connection
-from .decoding import MOST_BYTES, Undecodable, Unreadable, decode
+from .decoding import MOST_BYTES, Undecodable, Unreadable, decode, decoded
 from .door import Door
 from .errors import (
     Conflict,
@@ -249,6 +249,11 @@ class Client:
         """Create ``body`` in the collection ``path``; Conflict where it exists already."""
         return await self._write("create", "POST", path, body)
 
+    async def ask(self, path: str, body: object, type_: type[T]) -> T:
+        """Create ``body`` in a collection that stores nothing and answers at once, as those of access reviews do. Raises :class:`KubeError`."""
+        said = await self._write("create", "POST", path, body, stored=False)
+        return decoded(msgspec.json.Decoder(type_), said, path)
+
     async def replace(self, path: str, body: object) -> bytes:
         """Replace the object at ``path``; Conflict where its resourceVersion is no longer the one in ``body``."""
         return await self._write("update", "PUT", path, body)
@@ -339,6 +344,7 @@ class Client:
         *,
         kind: str = "application/json",
         params: Params | None = None,
+        stored: bool = True,
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
         async with self._slots, self._lines.one() as http:
@@ -359,7 +365,7 @@ class Client:
                     f"{verb} {path}: the answer has more than {MOST_BYTES} bytes, and is not read."
                 ) from None
         if answer.is_success:
-            if method != "DELETE":
+            if method != "DELETE" and stored:
                 known(answer.status_code, said, f"{verb} {path}")
             return said
         self._asked_to_wait(answer)

@@ -95,6 +95,11 @@ class Reflector(Generic[T]):
         self._version: str | None = None  # up to where the store is current; None: list first
         self._failures = 0
 
+    @property
+    def version(self) -> str:
+        """The resourceVersion up to where the store is current; empty while it has to be listed first."""
+        return self._version or ""
+
     def get(self, key: str) -> T | None:
         """The object by its key (by default its uid); None where the store does not have it."""
         return self.store.get(key)

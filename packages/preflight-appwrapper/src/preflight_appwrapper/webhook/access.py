@@ -10,7 +10,7 @@ from preflight_proto.printable import printable
 
 from .. import podsets
 from ..objects import AppWrapper
-from .validation import Kind, Served
+from ..served import Kind, Served
 
 __all__ = ["Answer", "User", "refusals", "reviews"]
 

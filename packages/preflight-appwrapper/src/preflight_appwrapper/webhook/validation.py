@@ -12,8 +12,9 @@ from .. import podsets
 from ..components import ComponentError, named, nested_too_deeply
 from ..objects import GROUP, KIND, LABEL, AppWrapper, Component, PodSet
 from ..rules import FAULT_TOLERANCE, Rules, parameters
+from ..served import Kind, Served
 
-__all__ = ["USER_ID_LABEL", "USER_LABEL", "Judgement", "Kind", "Served", "created", "updated"]
+__all__ = ["USER_ID_LABEL", "USER_LABEL", "Judgement", "created", "updated"]
 
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
@@ -21,16 +22,6 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _MOST_NAME: Final = 63
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
-
-Kind = tuple[str, str, str]
-"""Group, version, kind."""
-
-
-class Served(msgspec.Struct, frozen=True):
-    """What the API server says of a kind."""
-
-    resource: str
-    namespaced: bool
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,200 @@
+"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each write asks for the right as it is sent.
+
+Nothing is repeated here. A write whose answer does not come is not believed to have failed: what there is is read before anything
+else is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from preflight_kube import jsonpatch
+from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound
+from preflight_kube.refusals import cause_of
+
+from . import cluster
+from .cluster import Loose, Thing, version_of
+from .components import ComponentError, build
+from .kinds import Kinds
+from .memory import Held, Listed, Memory
+from .metrics import Metrics
+from .mirrors import WRAPPERS
+from .objects import API_VERSION, FINALIZER, KIND, LABEL, AppWrapper, Status, written
+from .rules import Rules
+from .seen import Create, Delete, DeletePod
+from .served import Kind, kind_of
+
+__all__ = ["Actor", "wrapper_path"]
+
+_FATAL: Final = frozenset({400, 404, 405, 413, 422})
+"""What an API server will say again to the same create: malformed, not served, too large, invalid."""
+
+log = logging.getLogger(__name__)
+
+
+def wrapper_path(namespace: str, name: str) -> str:
+    group, version = API_VERSION.split("/")
+    return f"/apis/{group}/{version}/namespaces/{namespace}/{WRAPPERS.rpartition('/')[2]}/{name}"
+
+
+class Actor:
+    """Writes as whoever ``client`` is fenced for."""
+
+    def __init__(self, client: Client, kinds: Kinds, rules: Rules, metrics: Metrics) -> None:
+        self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
+
+    # --- the wrapper
+
+    async def read(self, namespace: str, name: str) -> Loose | None:
+        """The wrapper as it is now. Raises :class:`KubeError`."""
+        return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
+
+    async def write(self, wrapper: AppWrapper, status: Status) -> Loose:
+        """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and :class:`KubeError`."""
+        metadata = wrapper.metadata
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+            "status": written(status),
+        }
+        path = wrapper_path(metadata.namespace, metadata.name)
+        return self._loose(await self._counted("status", self._client.replace_status(path, body)), path)
+
+    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Loose:
+        """Set or remove our finalizer, and nothing else of the wrapper. Raises as :meth:`write`, and PreconditionFailed for Conflict."""
+        metadata = wrapper.metadata
+        others = [one for one in metadata.finalizers if one != FINALIZER]
+        patch = [
+            jsonpatch.test("/metadata/uid", metadata.uid),
+            jsonpatch.test("/metadata/resourceVersion", metadata.resource_version),
+            jsonpatch.add("/metadata/finalizers", [*others, FINALIZER] if wanted else others),
+        ]
+        path = wrapper_path(metadata.namespace, metadata.name)
+        return self._loose(await self._counted("finalizer", self._client.json_patch(path, patch)), path)
+
+    # --- components
+
+    async def create(self, wrapper: AppWrapper, action: Create, memory: Memory) -> None:
+        """Create a component, and remember what came of it."""
+        template = wrapper.spec.components[action.index].template
+        try:
+            body = build(wrapper, action.index, action.name, self._rules)
+        except ComponentError as error:
+            memory.tried(action.index, str(error), _now(), fatal=True)
+            return
+        kind = kind_of(template["apiVersion"], template["kind"])
+        name = (kind, action.name)
+        path = await self._kinds.collection(kind, wrapper.metadata.namespace)
+        if path is None:
+            what = f"the API server does not serve {template['apiVersion']} {template['kind']}"
+            memory.tried(action.index, what, _now(), fatal=True)
+            return
+        memory.found.pop(name, None)
+        try:
+            made = self._loose(await self._counted("component", self._client.create(path, body)), path)
+        except Fenced:
+            raise
+        except KubeError as error:
+            if error.reason == "AlreadyExists":
+                await self.look(wrapper.metadata.namespace, name, memory)
+                return
+            fatal = error.status in _FATAL
+            unclear = not fatal and (error.status == 0 or error.status >= 500)
+            memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+            return
+        memory.creates.pop(action.index, None)
+        memory.saw(name, cluster.thing(made, kind, self._rules.failure_rules))
+
+    async def look(self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str) -> Thing | None:
+        """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
+        path = await self._kinds.collection(name[0], namespace)
+        raw = None
+        if path is not None and name[1]:
+            raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", Loose)
+        found = cluster.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
+        memory.saw(name, found, uids)
+        return found
+
+    async def delete(self, namespace: str, action: Delete, memory: Memory) -> None:
+        """Delete the very object that is meant. Raises :class:`KubeError` where no answer came."""
+        kind = kind_of(action.api_version, action.kind)
+        path = await self._kinds.collection(kind, namespace)
+        grace = 0 if action.force else None
+        await self._delete(f"{path}/{action.name}" if path else "", action.key, action.uid, grace, memory)
+
+    async def delete_pod(self, namespace: str, action: DeletePod, memory: Memory) -> None:
+        """The same of a pod, without waiting for its kubelet."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{action.name}"
+        await self._delete(path, action.key, action.uid, 0, memory)
+
+    async def _delete(self, path: str, key: str, uid: str, grace: int | None, memory: Memory) -> None:
+        if not path:
+            memory.gone.add(uid)
+            return
+        try:
+            await self._counted("delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background"))
+        except (NotFound, Conflict):  # gone, or another one has its name
+            memory.gone.add(uid)
+        except KubeError as error:
+            if isinstance(error, Fenced) or error.status == 0:
+                raise
+            log.warning("not deleted", extra={"about": {"path": path, "error": cause_of(error)}})
+        memory.attempts[key] = _now()
+
+    # --- everything at once
+
+    async def survey(self, wrapper: AppWrapper, memory: Memory) -> bool:
+        """Read all pods and components as they are now; whether there are any. Raises :class:`KubeError`."""
+        namespace, uid = wrapper.metadata.namespace, wrapper.metadata.uid
+        memory.listed = await self._pods(namespace, wrapper.metadata.name)
+        left = bool(memory.listed.pods)
+        for one in wrapper.status.component_status:
+            if one.name:
+                found = await self.look(namespace, (kind_of(one.api_version, one.kind), one.name), memory, one.uid)
+                left = left or (found is not None and found.owner is not None and found.owner.uid == uid)
+        return left
+
+    async def _pods(self, namespace: str, name: str) -> Listed:
+        found: dict[str, Held] = {}
+        version = ""
+        path, params = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{LABEL}={name}"}
+        async for page, at in self._client.pages(path, Loose, params=params):
+            version = at
+            for raw in page:
+                found[raw.metadata.uid] = Held(cluster.pod(raw), version_of(raw.metadata.resource_version))
+        return Listed(version_of(version), found)
+
+    async def _counted(self, kind: str, request: Any) -> Any:
+        try:
+            answer = await request
+        except Fenced:
+            raise
+        except (Conflict, NotFound):
+            self._metrics.writes.labels(kind, "conflict").inc()
+            raise
+        except KubeError:
+            self._metrics.writes.labels(kind, "failed").inc()
+            raise
+        self._metrics.writes.labels(kind, "written").inc()
+        return answer
+
+    @staticmethod
+    def _loose(data: bytes, path: str) -> Loose:
+        try:
+            return cluster.loose(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise KubeError(f"{path}: the answer cannot be read ({error}).") from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,132 @@
+"""Objects as an API server has them, taken apart into what is read here: wrappers, pods, components, nodes. Pure.
+
+Only the metadata is decoded strictly, which the API server itself has checked. A spec or status that cannot be read does not hide
+an object: it exists all the same, and counts as what it may be at worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from .lenient import lenient
+from .objects import LABEL, AppWrapper, Metadata, OwnerReference, Pod, Spec, Status
+from .served import Kind
+from .verdicts import FailureRule, Verdict, verdict
+
+__all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
+
+POD: Final[Kind] = ("", "v1", "Pod")
+_NULL: Final = msgspec.Raw(b"null")
+_FAILS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class Loose(msgspec.Struct, frozen=True):
+    """Any object, with its parts still to be read."""
+
+    metadata: Metadata
+    spec: msgspec.Raw = _NULL
+    status: msgspec.Raw = _NULL
+
+    @property
+    def full(self) -> bool:
+        """Whether it has parts that can be read."""
+        return bytes(self.spec) != b"null" or bytes(self.status) != b"null"
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node's name and labels; its heartbeats are none of these, and so no change."""
+
+    metadata: _NodeMetadata
+
+
+class Thing(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that may be a component. ``owner``: its controller, if it has one. ``labelled``: it has a wrapper's label, without which
+    no mirror shows it."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    going: bool = False
+    finalizers: tuple[str, ...] = ()
+    owner: OwnerReference | None = None
+    labelled: bool = True
+    verdict: Verdict = Verdict()
+
+    @property
+    def api_version(self) -> str:
+        return "/".join(part for part in self.kind[:2] if part)
+
+    @property
+    def owner_words(self) -> str:
+        return f"{self.owner.kind} {self.owner.name}" if self.owner else ""
+
+
+def loose(data: bytes) -> Loose:
+    """The object in an answer. Raises :class:`ValueError`."""
+    try:
+        return msgspec.json.decode(data, type=Loose)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def version_of(text: str) -> int:
+    """A resourceVersion as a number, as which all of one API server can be compared; 0 for none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+def wrapper(raw: Loose) -> AppWrapper:
+    spec, status = lenient(Spec, _plain(raw.spec)), lenient(Status, _plain(raw.status))
+    return AppWrapper(metadata=raw.metadata, spec=spec, status=status)
+
+
+def pod(raw: Loose) -> Pod:
+    """Without what nobody asks of a pod: thousands of them are kept."""
+    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _plain(raw.status)})
+    metadata = raw.metadata
+    kept = Metadata(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        deletion_timestamp=metadata.deletion_timestamp,
+        finalizers=metadata.finalizers,
+        owner_references=tuple(one for one in metadata.owner_references if one.controller),
+    )
+    return replace(found, metadata=kept)
+
+
+def thing(raw: Loose, kind: Kind, rules: Iterable[FailureRule]) -> Thing:
+    metadata = raw.metadata
+    api_version = "/".join(part for part in kind[:2] if part)
+    whole: dict[str, Any] = {"apiVersion": api_version, "kind": kind[2]}
+    says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
+    return Thing(
+        kind=kind,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        version=version_of(metadata.resource_version),
+        going=metadata.deletion_timestamp is not None,
+        finalizers=metadata.finalizers,
+        owner=metadata.controller,
+        labelled=LABEL in metadata.labels,
+        verdict=says,
+    )
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except _FAILS:
+        return None

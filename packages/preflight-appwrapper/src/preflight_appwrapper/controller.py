@@ -1,0 +1,265 @@
+"""The page: what has changed → which wrappers to look at → observe → decide → write the status → act → look again.
+
+All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what stands in it; nothing that matters
+is kept here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, PreconditionFailed
+from preflight_kube.lease import Leadership
+from preflight_kube.workqueue import Key, Queue
+
+from . import conditions as c
+from .actor import Actor
+from .kinds import Kinds
+from .memory import Memory
+from .metrics import Metrics
+from .mirrors import Mirrors
+from .objects import AppWrapper
+from .observe import observe
+from .rules import Rules
+from .seen import Action, AddFinalizer, Confirm, Create, Delete, DeletePod, List, RemoveFinalizer, Seen, Step
+from .served import kind_of
+from .speaker import Speaker
+from .step import step
+
+__all__ = ["Controller"]
+
+_WORKERS: Final = 32
+_TURNS: Final = 50
+"""Of one look; a wrapper that is not settled by then lets others go first."""
+_REST: Final = 0.01
+"""Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
+_BEGINS: Final = frozenset({"resume", "retry"})
+_VERIFIED: Final = frozenset({"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"})
+"""Rows that cannot be taken back: they are decided once more, on what the API server says by then."""
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Of names that are made up: without those that are mistaken for others, or make words."""
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """``lead`` is all that it does; it does nothing before."""
+
+    def __init__(self, client: Client, rules: Rules, metrics: Metrics) -> None:
+        self._client, self._rules, self._metrics = client, rules, metrics
+        self._mirrors: Mirrors | None = None
+        metrics.current(lambda: self._mirrors.phases() if self._mirrors is not None else iter(()))
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Look after every wrapper until cancelled."""
+        await _Leader(self._client.fenced(leadership.valid), self._rules, self._metrics, self).run()
+
+
+class _Leader:
+    """What one leadership needs."""
+
+    def __init__(self, client: Client, rules: Rules, metrics: Metrics, of: Controller) -> None:
+        self._rules, self._metrics = rules, metrics
+        self._queue = Queue("wrapper", lambda _: _REST, client.clock)
+        self._clock = client.clock
+        kinds = Kinds(client)
+        self._mirrors = of._mirrors = Mirrors(client, kinds, rules, self._queue.add)
+        self._actor = Actor(client, kinds, rules, metrics)
+        self._speaker = Speaker(client, metrics)
+        self._memories: dict[Key, Memory] = {}
+        self._armed: dict[Key, float] = {}
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._mirrors.run)
+            group.start_soon(self._speaker.run)
+            await self._mirrors.synced()
+            for _ in range(_WORKERS):
+                group.start_soon(self._queue.work, self._look)
+
+    # --- one look
+
+    async def _look(self, key: Key) -> float | None:
+        """Decide and act until nothing is left to do now; returns after how many seconds to look again."""
+        verified = False
+        for _ in range(_TURNS):
+            wrapper = self._mirrors.wrapper(key)
+            if wrapper is None:
+                self._forget(key)
+                return None
+            await self._mirrors.follow(wrapper)
+            memory = self._memory(key, wrapper)
+            seen = observe(wrapper, self._mirrors.view(key, wrapper), memory, suffix=_suffix())
+            now = datetime.now(UTC)
+            made = step(wrapper, seen, self._rules, now)
+            if made.row in _VERIFIED and not verified:
+                await self._actor.survey(wrapper, memory)
+                verified = True
+                continue
+            verified = False
+            if made.status != wrapper.status:
+                if not await self._write(key, wrapper, made, memory, now):
+                    continue
+                wrapper = self._mirrors.wrapper(key) or wrapper
+            for one in made.say:
+                memory.say(one.key)
+                self._speaker.say(wrapper, one)
+            self._note(wrapper, made, memory)
+            if made.actions:
+                await self._act(key, wrapper, made.actions, memory, seen)
+            elif made.status == wrapper.status and not made.row:
+                return self._timer(key, made, now)
+        about = {"wrapper": "/".join(key), "next": made.next.what if made.next else ""}
+        log.warning("is not settled; looked at again", extra={"about": about})
+        return 1.0
+
+    def _memory(self, key: Key, wrapper: AppWrapper) -> Memory:
+        known = self._memories.get(key)
+        if known is None or known.uid != wrapper.metadata.uid:
+            known = self._memories[key] = Memory(uid=wrapper.metadata.uid)
+        return known
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None and memory.blocked:
+            self._metrics.blocked.dec()
+        self._armed.pop(key, None)
+
+    async def _write(self, key: Key, wrapper: AppWrapper, made: Step, memory: Memory, now: datetime) -> bool:
+        """Write the status; False where the wrapper is another by now, so that all is to be looked at again."""
+        try:
+            stored = await self._actor.write(wrapper, made.status)
+        except Fenced:
+            raise
+        except KubeError as error:
+            await self._reread(key, wrapper)
+            if isinstance(error, Conflict | NotFound) or not error.status:
+                return False
+            raise
+        self._mirrors.keep(stored)
+        if made.row in _BEGINS:
+            memory.begin()
+        if made.row:
+            self._moved(wrapper, made, memory, now)
+        return True
+
+    async def _reread(self, key: Key, wrapper: AppWrapper) -> None:
+        """What the wrapper is now: a watch may be behind."""
+        found = await self._actor.read(*key)
+        if found is None or found.metadata.uid != wrapper.metadata.uid:
+            self._mirrors.drop(key, wrapper.metadata.uid)
+        if found is not None:
+            self._mirrors.keep(found)
+
+    def _moved(self, before: AppWrapper, made: Step, memory: Memory, now: datetime) -> None:
+        """Count and log a transition."""
+        metadata = before.metadata
+        if memory.due is not None and memory.due <= now:
+            self._metrics.lateness.observe((datetime.now(UTC) - memory.due).total_seconds())
+        memory.due = None
+        phase = made.status.phase
+        if phase != before.status.phase:
+            self._metrics.phases.labels(metadata.namespace, phase).inc()
+        if phase == "Resetting" and before.status.phase != "Resetting":
+            unhealthy = c.find(made.status.conditions, c.UNHEALTHY)
+            counted = made.status.resetting_count > before.status.resetting_count
+            self._metrics.resets.labels(unhealthy.reason if unhealthy else "", str(counted).lower()).inc()
+        start = c.since(before.status, c.DELETING)
+        if start is not None and c.is_true(before.status, c.DELETING) and not c.is_true(made.status, c.DELETING):
+            forced = str(any(one.startswith("DeletionForced/") for one in memory.said)).lower()
+            self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
+        about = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
+        moved = {"transition": made.row, "from": before.status.phase, "to": phase}
+        log.info("transition", extra={"about": {**about, **moved, "resets": made.status.resetting_count}})
+
+    def _note(self, wrapper: AppWrapper, made: Step, memory: Memory) -> None:
+        if bool(made.blocked) != memory.blocked:
+            memory.blocked = bool(made.blocked)
+            self._metrics.blocked.inc(1 if memory.blocked else -1)
+            if made.blocked:
+                about = {"namespace": wrapper.metadata.namespace, "name": wrapper.metadata.name}
+                log.warning("deletion is blocked", extra={"about": {**about, "by": list(made.blocked)}})
+
+    def _timer(self, key: Key, made: Step, now: datetime) -> float | None:
+        """One timer a wrapper: a later one than what is armed is armed when that has rung."""
+        at = made.next.at if made.next is not None else None
+        memory = self._memories.get(key)
+        if memory is not None:
+            memory.due = at
+        if at is None:
+            return None
+        seconds = max(0.0, (at - now).total_seconds())
+        rings, armed = self._clock() + seconds, self._armed.get(key)
+        if armed is not None and self._clock() < armed <= rings:
+            return None
+        self._armed[key] = rings
+        return seconds
+
+    # --- what is done
+
+    async def _act(
+        self, key: Key, wrapper: AppWrapper, actions: tuple[Action, ...], memory: Memory, seen: Seen
+    ) -> None:
+        namespace = key[0]
+        at_once: list[DeletePod] = []
+        for one in actions:
+            if not isinstance(one, List):
+                memory.empty.clear()
+            match one:
+                case AddFinalizer() | RemoveFinalizer():
+                    await self._finalizer(key, wrapper, wanted=isinstance(one, AddFinalizer))
+                case Create():
+                    await self._actor.create(wrapper, one, memory)
+                case Confirm(index=index):
+                    known = wrapper.status.component_status[index]
+                    shown = seen.component(index).uid
+                    name = (kind_of(known.api_version, known.kind), known.name)
+                    await self._actor.look(namespace, name, memory, known.uid, shown)
+                case Delete():
+                    await self._actor.delete(namespace, one, memory)
+                case DeletePod():
+                    at_once.append(one)
+                case List():
+                    if await self._actor.survey(wrapper, memory):
+                        memory.empty.clear()
+                    else:
+                        memory.empty.append(datetime.now(UTC))
+        await self._delete_pods(namespace, at_once, memory)
+
+    async def _delete_pods(self, namespace: str, pods: list[DeletePod], memory: Memory) -> None:
+        failed: list[KubeError] = []
+
+        async def delete(one: DeletePod) -> None:
+            try:
+                await self._actor.delete_pod(namespace, one, memory)
+            except KubeError as error:
+                failed.append(error)
+
+        async with anyio.create_task_group() as group:
+            for one in pods:
+                group.start_soon(delete, one)
+        if failed:
+            raise failed[0]
+
+    async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
+        try:
+            stored = await self._actor.finalizer(wrapper, wanted=wanted)
+        except Fenced:
+            raise
+        except KubeError as error:
+            await self._reread(key, wrapper)
+            if isinstance(error, Conflict | NotFound | PreconditionFailed) or not error.status:
+                return
+            raise
+        if not wanted and not stored.metadata.finalizers:
+            self._mirrors.drop(key, wrapper.metadata.uid)
+        else:
+            self._mirrors.keep(stored)
+
+
+def _suffix() -> str:
+    return "".join(random.choices(_LETTERS, k=5))  # noqa: S311 - tells names apart, nothing more

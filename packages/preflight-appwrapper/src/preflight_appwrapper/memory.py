@@ -1,0 +1,82 @@
+"""What one leader knows of one wrapper beyond the mirrors: what it has done, what it was answered, and what it has read for itself.
+
+A mirror may be behind what this leader itself has written or read; what it knows better stands in here until the mirror has passed
+it. Pure; nothing of it matters to the next leader, who reads everything anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from .cluster import Thing
+from .objects import Pod
+from .seen import Attempt
+from .served import Kind
+
+__all__ = ["Absent", "Held", "Listed", "Memory", "Name"]
+
+Name = tuple[Kind, str]
+"""Of an object in the wrapper's namespace."""
+_MOST_SAID: Final = 512
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """A GET has said that there is none."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A pod, and its resourceVersion as a number."""
+
+    pod: Pod
+    version: int
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The pods of a consistent LIST, by uid, at its resourceVersion."""
+
+    version: int
+    pods: Mapping[str, Held]
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is known that they are no more.
+    ``empty``: when consistent reads of everything found nothing, since they last found something."""
+
+    uid: str
+    attempts: dict[str, datetime] = {}
+    creates: dict[int, Attempt] = {}
+    found: dict[Name, Thing | Absent] = {}
+    gone: set[str] = set()
+    listed: Listed | None = None
+    empty: list[datetime] = []
+    said: dict[str, None] = {}
+    due: datetime | None = None
+    """When the period ends that was last spoken of."""
+    blocked: bool = False
+
+    def begin(self) -> None:
+        """A new life begins; what was tried in the last one says nothing of it."""
+        self.creates.clear()
+        self.found.clear()
+        self.attempts.clear()
+
+    def tried(self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False) -> None:
+        known = self.creates.get(index)
+        tries = known.tries + 1 if known is not None else 1
+        self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
+
+    def saw(self, name: Name, one: Thing | None, uids: Iterable[str] = ()) -> None:
+        """What the API server says of a name just now; ``uids``: of what was known under it."""
+        before = self.found.get(name)
+        known = {uid for uid in uids if uid} | ({before.uid} if isinstance(before, Thing) else set())
+        self.gone |= known - ({one.uid} if one is not None else set())
+        self.found[name] = Absent() if one is None else one
+
+    def say(self, key: str) -> None:
+        self.said[key] = None
+        while len(self.said) > _MOST_SAID:
+            del self.said[next(iter(self.said))]

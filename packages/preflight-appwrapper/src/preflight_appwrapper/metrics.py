@@ -1,0 +1,105 @@
+"""What the controller tells Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter as TotalOf
+from collections.abc import Callable, Iterable, Iterator
+
+from preflight_kube.client import Requests
+from preflight_kube.mirrors import Mirrors
+from preflight_proto.program import package_version
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from .table import PHASES
+
+__all__ = ["Metrics"]
+
+_DELETION = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
+_LATENESS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class _Collected(Collector):
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
+
+
+class Metrics:
+    """In a registry of its own."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.phases = Counter(
+            "appwrapper_phase",
+            "Transitions of wrappers, by the phase they came to.",
+            ["namespace", "phase"],
+            registry=registry,
+        )
+        self.resets = Counter(
+            "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"], registry=registry
+        )
+        self.deletion = Histogram(
+            "appwrapper_deletion_seconds",
+            "From the beginning of a deletion to the moment at which nothing is left.",
+            ["forced"],
+            buckets=_DELETION,
+            registry=registry,
+        )
+        self.blocked = Gauge(
+            "appwrapper_deletion_blocked",
+            "Wrappers of which even force could not delete everything.",
+            registry=registry,
+        )
+        self.lateness = Histogram(
+            "appwrapper_lateness_seconds",
+            "From the end of a period to the write that acted on it.",
+            buckets=_LATENESS,
+            registry=registry,
+        )
+        self.writes = Counter("appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry)
+        self.leader = Gauge("appwrapper_leader", "1 on the replica that leads.", registry=registry)
+        Gauge("appwrapper_build_info", "1, with the version.", ["version"], registry=registry).labels(
+            package_version("preflight-appwrapper")
+        ).set(1)
+
+    def current(self, phases: Callable[[], Iterator[str]]) -> None:
+        """Show how many wrappers are in each phase, counted when somebody asks."""
+
+        def collect() -> Iterator[Metric]:
+            counted = TotalOf(list(phases()))
+            family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
+            for phase in PHASES:
+                family.add_metric([phase or "New"], counted[phase])
+            yield family
+
+        self.registry.register(_Collected(collect))
+
+    def sent(self, requests: Requests) -> None:
+        """Show what a client has sent, as it counts it itself."""
+
+        def collect() -> Iterator[Metric]:
+            family = CounterMetricFamily("appwrapper_requests", "Requests to the API server by verb.", labels=["verb"])
+            for verb, value in sorted(dict(requests.count).items()):
+                family.add_metric([verb], value)
+            yield family
+
+        self.registry.register(_Collected(collect))
+
+    def mirrored(self, mirrors: Mirrors) -> None:
+        """Show how far what is mirrored is behind the cluster."""
+
+        def collect() -> Iterator[Metric]:
+            behind = GaugeMetricFamily(
+                "appwrapper_mirror_behind_seconds", "For how long a mirror has been behind.", labels=["path"]
+            )
+            for path, seconds in sorted(mirrors.behind().items()):
+                behind.add_metric([path], seconds)
+            yield behind
+
+        self.registry.register(_Collected(collect))

@@ -1,0 +1,139 @@
+"""From what is mirrored, and what this leader knows better, to the view that a decision is made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from .cluster import Thing
+from .memory import Absent, Held, Memory
+from .objects import AppWrapper, ComponentStatus, Pod
+from .seen import Seen, SeenComponent, Stray
+from .served import Kind, kind_of
+from .verdicts import Verdict
+
+__all__ = ["Mirrored", "observe"]
+
+_MOST_GONE: Final = 4096
+"""Uids that are kept although no mirror shows them any more."""
+
+
+class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
+    """What the mirrors have of one wrapper. ``things``: whose controller it is, or what has one of its components' names. ``departed``:
+    the last that was seen of what the mirrors had. ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods."""
+
+    complete: bool
+    things: Mapping[tuple[Kind, str], Thing]
+    departed: Mapping[tuple[Kind, str], Thing]
+    pods: Mapping[str, Held]
+    nodes: Mapping[str, frozenset[str]]
+    version: Callable[[Kind], int]
+    pods_version: int
+
+
+def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: str) -> Seen:
+    """``memory`` loses what the mirrors have passed."""
+    pods = _pods(mirrored, memory)
+    components = tuple(
+        _component(wrapper, i, known, mirrored, memory) for i, known in enumerate(wrapper.status.component_status)
+    )
+    named = {(kind_of(one.api_version, one.kind), one.name) for one in wrapper.status.component_status}
+    if len(memory.gone) > _MOST_GONE:
+        memory.gone &= {*mirrored.pods, *(one.uid for one in mirrored.things.values())}
+    strays = tuple(_strays(wrapper, named, mirrored, memory))
+    if pods or strays or any(one.ours and one.state in {"present", "going"} for one in components):
+        memory.empty.clear()
+    return Seen(
+        complete=mirrored.complete,
+        components=components,
+        pods=pods,
+        nodes=mirrored.nodes,
+        strays=strays,
+        attempts=memory.attempts,
+        empty=tuple(memory.empty),
+        suffix=suffix,
+        said=frozenset(memory.said),
+    )
+
+
+def _pods(mirrored: Mirrored, memory: Memory) -> tuple[Pod, ...]:
+    listed = memory.listed
+    if listed is not None and mirrored.pods_version >= listed.version:
+        listed = memory.listed = None
+    found = {}
+    for uid, held in mirrored.pods.items():
+        if uid in memory.gone:
+            continue
+        if listed is None or held.version > listed.version:
+            found[uid] = held.pod
+    if listed is not None:
+        for uid, held in listed.pods.items():
+            if uid not in memory.gone:
+                found.setdefault(uid, held.pod)
+    return tuple(found[uid] for uid in sorted(found))
+
+
+def _component(
+    wrapper: AppWrapper, index: int, known: ComponentStatus, mirrored: Mirrored, memory: Memory
+) -> SeenComponent:
+    attempt = memory.creates.get(index)
+    if not known.name:
+        return SeenComponent(state="absent", attempt=attempt)
+    name = (kind_of(known.api_version, known.kind), known.name)
+    shown = mirrored.things.get(name)
+    if shown is not None and shown.uid in memory.gone:
+        shown = None
+    found = memory.found.get(name)
+    one, confirmed = _newer(shown, found, mirrored.version(name[0]))
+    if one is None and isinstance(found, Thing):  # the mirror has passed what was known better
+        memory.found.pop(name, None)
+    if one is None:
+        says = _last(known, mirrored.departed.get(name), found)
+        return SeenComponent(state="absent", confirmed=confirmed, verdict=says, attempt=attempt)
+    return SeenComponent(
+        state="going" if one.going else "present",
+        uid=one.uid,
+        confirmed=confirmed,
+        ours=one.owner is not None and one.owner.uid == wrapper.metadata.uid,
+        owner=one.owner_words,
+        finalizers=one.finalizers,
+        verdict=one.verdict,
+        attempt=attempt,
+    )
+
+
+def _newer(shown: Thing | None, found: Thing | Absent | None, passed: int) -> tuple[Thing | None, bool]:
+    """What is there by the newest that is known, and whether the API server itself was asked."""
+    if found is None:
+        return shown, False
+    if isinstance(found, Absent):
+        return (None, True) if shown is None else (shown, False)
+    if shown is None:
+        return (found, True) if passed < found.version or not found.labelled else (None, False)
+    if shown.uid == found.uid:
+        return (shown if shown.version > found.version else found), True
+    return (shown, False) if shown.version > found.version else (found, True)
+
+
+def _last(known: ComponentStatus, departed: Thing | None, found: Thing | Absent | None) -> Verdict:
+    """What it said last, so that one that has ended well may be gone."""
+    for one in (departed, found):
+        if isinstance(one, Thing) and known.uid in {"", one.uid}:
+            return one.verdict
+    return Verdict()
+
+
+def _strays(wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory) -> Iterable[Stray]:
+    for name, one in sorted(mirrored.things.items()):
+        if name in named or one.uid in memory.gone or one.owner is None or one.owner.uid != wrapper.metadata.uid:
+            continue
+        yield Stray(
+            api_version=one.api_version,
+            kind=one.kind[2],
+            name=one.name,
+            uid=one.uid,
+            going=one.going,
+            finalizers=one.finalizers,
+        )

@@ -1,0 +1,66 @@
+"""The real controller as a task of the test, leading from the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from preflight_appwrapper.controller import Controller
+from preflight_appwrapper.metrics import Metrics
+from preflight_appwrapper.rules import Rules
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership
+
+__all__ = ["Leading", "OneNamespace", "leads"]
+
+
+class OneNamespace(Client):
+    """Sees one namespace alone, so that tests on one API server do not look after each other's wrappers. Empty: all of them."""
+
+    def __init__(self, target: Connection, namespace: str) -> None:
+        super().__init__(target, agent="preflight-appwrapper")
+        self._namespace = namespace
+
+    def _within(self, path: str) -> str:
+        head, _, plural = path.rpartition("/")
+        if not self._namespace or "/namespaces/" in path or plural == "nodes":
+            return path
+        return f"{head}/namespaces/{self._namespace}/{plural}"
+
+    def pages(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().pages(self._within(path), *args, **more)
+
+    def watch(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().watch(self._within(path), *args, **more)
+
+
+@dataclass
+class Leading:
+    client: Client
+    metrics: Metrics
+
+    def samples(self, name: str) -> list[Any]:
+        return [one for family in self.metrics.registry.collect() for one in family.samples if one.name == name]
+
+    def counted(self, name: str, **labels: str) -> float:
+        """The value of a metric; 0 while it has none."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def leads(
+    target: Connection, namespace: str = "", *, client: Client | None = None, rules: Rules | None = None
+) -> AsyncIterator[Leading]:
+    """Looks after the wrappers of one namespace, or of all."""
+    async with client or OneNamespace(target, namespace) as used:
+        metrics = Metrics()
+        controller = Controller(used, rules or Rules(), metrics)
+        async with anyio.create_task_group() as group:
+            group.start_soon(controller.lead, Leadership(1, math.inf))
+            yield Leading(used, metrics)
+            group.cancel_scope.cancel()

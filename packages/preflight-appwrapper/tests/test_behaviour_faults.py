@@ -1,0 +1,169 @@
+"""Watches that lag, that end, and conflicts: what is decided is what a current view would have said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from lab import Lab, condition
+from leading import OneNamespace, leads
+from player import bare_pod, job, service
+from preflight_kube.client import Client, Conflict, KubeError
+
+pytestmark = pytest.mark.anyio
+
+FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
+
+
+class LaggingClient(OneNamespace):
+    """Each event of the watches of ``plural`` comes ``seconds`` late."""
+
+    plural = ""
+    seconds = 2.0
+
+    @asynccontextmanager
+    async def watch(self, path: str, *args: Any, **more: Any) -> AsyncIterator[Any]:
+        async with super().watch(path, *args, **more) as events:
+            if not path.endswith(f"/{self.plural}"):
+                yield events
+                return
+            send, receive = anyio.create_memory_object_stream[Any](math.inf)
+            async with send, receive, anyio.create_task_group() as group:
+                group.start_soon(self._read_on, events, send)
+                yield self._late(receive)
+                group.cancel_scope.cancel()
+
+    async def _read_on(self, events: Any, send: Any) -> None:
+        end: Any = None
+        try:
+            async for event in events:
+                send.send_nowait((anyio.current_time() + self.seconds, event))
+        except KubeError as error:
+            end = error
+        send.send_nowait((anyio.current_time() + self.seconds, end))
+
+    async def _late(self, receive: Any) -> AsyncIterator[Any]:
+        async for due, event in receive:
+            await anyio.sleep_until(due)
+            if isinstance(event, KubeError):
+                raise event
+            if event is None:
+                return
+            yield event
+
+
+class ConflictingClient(OneNamespace):
+    """Each write of a status is first refused as if somebody had written before."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.refused: set[str] = set()
+
+    async def replace_status(self, path: str, body: Any) -> bytes:
+        key = f"{path} {body['metadata']['resourceVersion']}"
+        if key not in self.refused:
+            self.refused.add(key)
+            raise Conflict("somebody has written before", 409, "Conflict")
+        return await super().replace_status(path, body)
+
+
+def lagging(lab: Lab, plural: str) -> Client:
+    made = LaggingClient(lab.target, lab.namespace)
+    made.plural = plural
+    return made
+
+
+@pytest.mark.parametrize("plural", ["pods", "jobs", "services", "appwrappers"])
+async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and_no_reset(
+    lab: Lab, plural: str
+) -> None:
+    async with leads(lab.target, client=lagging(lab, plural)) as leading:
+        await lab.wrap(service(), job(completions=4), bare_pod(), successTTLDuration="300s", **FAST)
+        await lab.phase("Running")
+        await lab.running(3)
+        first = {pod["metadata"]["uid"] for pod in lab.pods()}
+        await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3)
+
+        async def anew() -> bool:
+            found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
+            return len(found) == 3 and not first & {pod["metadata"]["uid"] for pod in found}
+
+        await lab.until(anew, "a second generation")
+        for _ in range(2):
+
+            async def two() -> Any:
+                found = [
+                    pod
+                    for pod in lab.pods()
+                    if pod["metadata"]["name"].startswith("train-") and pod["status"].get("phase") == "Running"
+                ]
+                return found if len(found) == 2 else None
+
+            for pod in await lab.until(two, "a wave of two"):
+                assert (await lab.wrapper())["status"]["phase"] == "Running"
+                await lab.ends(pod, code=0)
+        await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=0)
+        found = await lab.phase("Succeeded")
+        assert found["status"]["resettingCount"] == 1
+        assert {one.labels["reason"] for one in leading.samples("appwrapper_resets_total")} == {"FoundFailedPods"}
+        made = await lab.get(lab.path("batch/v1", "jobs", "train"))
+        assert made is not None
+        assert made["status"]["succeeded"] == 4
+
+
+async def test_a_conflict_on_every_status_write_changes_nothing_of_the_end(lab: Lab) -> None:
+    client = ConflictingClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
+        await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", **FAST)
+        for pod in await lab.running(3):
+            await lab.ends(pod, code=0)
+        await lab.phase("Succeeded")
+        await lab.condition("ResourcesDeployed", "False")
+        assert len(client.refused) > 5
+
+
+async def test_two_that_both_believe_to_lead_create_nothing_twice(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace), leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), bare_pod(), **FAST)
+        await lab.phase("Running")
+        await lab.running(3)
+        found = await lab.get(lab.path("", "pods"))
+        assert found is not None
+        assert len(found["items"]) == 3
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+
+
+async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab) -> None:
+    async with leads(lab.target, client=lagging(lab, "appwrappers")):
+        await lab.wrap(service(), job(), bare_pod())
+
+        async def begun() -> Any:
+            return await lab.get(lab.path("", "services", "train"))
+
+        await lab.until(begun, "the first component")
+        await lab.suspend(True)
+        found = await lab.phase("Suspended")
+        assert condition(found, "ResourcesDeployed")["status"] == "False"
+        assert not lab.pods()
+
+
+async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tried_again(lab: Lab) -> None:
+    class BusyClient(OneNamespace):
+        refused: ClassVar[list[str]] = []
+
+        async def create(self, path: str, body: object) -> bytes:
+            if path.endswith("/jobs") and len(self.refused) < 2:
+                self.refused.append(path)
+                raise KubeError("too many requests", 429, "TooManyRequests")
+            return await super().create(path, body)
+
+    client = BusyClient(lab.target, lab.namespace)
+    async with leads(lab.target, client=client):
+        await lab.wrap(job(), **FAST)
+        assert "resettingCount" not in (await lab.phase("Running"))["status"]
+        assert len(client.refused) == 2

@@ -1,0 +1,280 @@
+"""A wrapper's life on a real control plane: created, run, reset, moved, suspended, ended, and gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from lab import Lab, condition
+from leading import leads
+from player import bare_pod, job, service
+from preflight_appwrapper.objects import FINALIZER, LABEL
+
+pytestmark = pytest.mark.anyio
+
+FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
+
+
+def count(wrapper: dict[str, Any]) -> int:
+    return int(wrapper["status"].get("resettingCount", 0))
+
+
+async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_ttl(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(completions=2), successTTLDuration="1s")
+        await lab.phase("Running")
+        await lab.condition("PodsReady", "True")
+        for pod in await lab.running(2):
+            await lab.ends(pod, code=0)
+        found = await lab.phase("Succeeded")
+        assert condition(found, "QuotaReserved")["status"] == "False"
+        found = await lab.condition("ResourcesDeployed", "False")
+        assert condition(found, "ResourcesDeployed")["reason"] == "Succeeded"
+        assert await lab.get(lab.path("batch/v1", "jobs", "train")) is None
+
+
+async def test_every_object_and_pod_carries_the_label_and_the_wrapper_owns_its_components(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), bare_pod())
+        found = await lab.phase("Running")
+        assert found["metadata"]["finalizers"] == [FINALIZER]
+        known = found["status"]["componentStatus"]
+        assert [one["kind"] for one in known] == ["Service", "Job", "Pod"]
+        assert known[2]["name"].startswith("probe-")
+        for path in (lab.path("", "services", "train"), lab.path("", "pods", known[2]["name"])):
+            made = await lab.get(path)
+            assert made is not None
+            assert made["metadata"]["labels"][LABEL] == "w"
+            assert made["metadata"]["ownerReferences"][0]["uid"] == found["metadata"]["uid"]
+        assert {one["metadata"]["labels"][LABEL] for one in await lab.running(3)} == {"w"}
+
+
+async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace) as leading:
+        await lab.wrap(job(), retryLimit="1", **FAST)
+        first = await lab.running(2)
+        await lab.ends(first[0], code=3)
+
+        async def anew() -> Any:
+            pods = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
+            fresh = {one["metadata"]["uid"] for one in pods} - {one["metadata"]["uid"] for one in first}
+            return pods if len(pods) == len(fresh) == 2 else None
+
+        second = await lab.until(anew, "a second generation of pods")
+        assert count(await lab.phase("Running")) == 1
+        await lab.ends(second[0], code=3)
+        found = await lab.phase("Failed")
+        assert count(found) == 1
+        found = await lab.condition("ResourcesDeployed", "False")
+        assert condition(found, "QuotaReserved")["reason"] == "Failed"
+        assert condition(found, "Unhealthy")["reason"] == "FoundFailedPods"
+        counted = {one.labels["reason"]: one.value for one in leading.samples("appwrapper_resets_total")}
+        assert counted == {"FoundFailedPods": 1}
+
+
+async def test_a_terminal_exit_code_is_final(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(), terminalExitCodes="3, 10", **FAST)
+        await lab.ends((await lab.running(2))[0], code=10)
+        assert count(await lab.phase("Failed")) == 0
+
+
+async def test_a_suspended_wrapper_has_nothing_and_runs_again_when_it_is_resumed(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), bare_pod())
+        await lab.running(3)
+        await lab.suspend(True)
+        found = await lab.phase("Suspended")
+        assert condition(found, "QuotaReserved")["status"] == "False"
+        assert await lab.get(lab.path("", "services", "train")) is None
+        await lab.suspend(False)
+        await lab.phase("Running")
+        await lab.running(3)
+
+
+async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab) -> None:
+    lab.node = f"bad-{lab.namespace}"
+    await lab.client.create("/api/v1/nodes", {"metadata": {"name": lab.node, "labels": {"x": "y"}}})
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(), **FAST)
+        await lab.running(2)
+        bad, lab.node = lab.node, "node-b"
+        await lab.client.merge_patch(
+            f"/api/v1/nodes/{bad}", {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}}
+        )
+
+        async def moved() -> Any:
+            found = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
+            return len(found) == 2 and {one["spec"]["nodeName"] for one in found} == {"node-b"}
+
+        await lab.until(moved, "the pods on the other node")
+        found = await lab.phase("Running")
+        assert count(found) == 0
+        assert found["status"]["migrationCount"] == 1
+
+
+async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_limit(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), **FAST)
+        await lab.running(2)
+        await lab.client.delete(lab.path("", "services", "train"))
+        found = await lab.phase("Failed")
+        assert condition(found, "Unhealthy")["reason"] == "MissingComponent"
+        assert count(found) == 0
+
+
+async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(completions=2, ttlSecondsAfterFinished=0), **FAST)
+        for pod in await lab.running(2):
+            await lab.ends(pod, code=0)
+        await lab.phase("Succeeded")
+
+
+async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_complete(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(parallelism=2, completions=6), **FAST)
+        for _ in range(3):
+            for pod in await lab.running(2):
+                assert (await lab.wrapper())["status"]["phase"] == "Running"
+                await lab.ends(pod, code=0)
+        await lab.phase("Succeeded")
+        found = await lab.get(lab.path("batch/v1", "jobs", "train"))
+        assert found is not None
+        assert found["status"]["succeeded"] == 6
+
+
+async def test_a_pod_that_its_job_replaces_is_no_reason_for_a_reset(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(backoffLimit=3, completions=2), failureGracePeriodDuration="30s")
+        first = await lab.running(2)
+        await lab.ends(first[0], code=1)
+        await lab.condition("Unhealthy", "True")
+        await lab.running(2)  # the Job waits ten seconds before it does so
+        await lab.condition("Unhealthy", "False")
+        for pod in await lab.running(2):
+            await lab.ends(pod, code=0)
+        assert count(await lab.phase("Succeeded")) == 0
+
+
+async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), bare_pod())
+        await lab.running(3)
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+        assert not lab.pods()
+        assert await lab.get(lab.path("batch/v1", "jobs", "train")) is None
+
+
+async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
+    lab.silent = {"node-a"}
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job(), forcefulDeletionGracePeriodDuration="2s")
+        await lab.running(2)
+        await lab.suspend(True)
+        await lab.phase("Suspended")
+        assert not lab.pods()
+        events = await lab.get(lab.path("", "events"))
+        assert events is not None
+
+        async def said() -> Any:
+            found = await lab.get(lab.path("", "events"))
+            return found and "DeletionForced" in {one["reason"] for one in found["items"]}
+
+        await lab.until(said, "an Event DeletionForced")
+
+
+async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(lab: Lab) -> None:
+    held = service("held")
+    held["metadata"]["finalizers"] = ["example.com/nobody"]
+    async with leads(lab.target, lab.namespace) as leading:
+        await lab.wrap(held, job(), forcefulDeletionGracePeriodDuration="1s")
+        await lab.running(2)
+        await lab.suspend(True)
+
+        async def blocked() -> Any:
+            said = condition(await lab.wrapper(), "DeletingResources").get("message", "")
+            return "Service held" in said and "example.com/nobody" in said
+
+        await lab.until(blocked, "the name of what blocks")
+        assert condition(await lab.wrapper(), "ResourcesDeployed")["status"] == "True"
+        assert leading.counted("appwrapper_deletion_blocked") == 1
+        await lab.client.merge_patch(lab.path("", "services", "held"), {"metadata": {"finalizers": None}})
+        await lab.phase("Suspended")
+        assert leading.counted("appwrapper_deletion_blocked") == 0
+
+
+async def test_an_object_of_somebody_else_is_never_taken_nor_deleted(lab: Lab) -> None:
+    await lab.client.create(lab.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service()})
+    before = await lab.get(lab.path("", "services", "train"))
+    assert before is not None
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job())
+        found = await lab.phase("Failed")
+        assert "Service train exists and belongs to nobody" in condition(found, "Unhealthy")["message"]
+        await lab.condition("ResourcesDeployed", "False")
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+        after = await lab.get(lab.path("", "services", "train"))
+        assert after is not None
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_their_cause(lab: Lab) -> None:
+    unknown = {"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "r"}, "spec": {}}
+    invalid = job("broken")
+    invalid["spec"]["template"]["spec"]["containers"][0]["image"] = ""
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(unknown, job(), name="unserved")
+        await lab.wrap(invalid, name="invalid")
+        found = await lab.phase("Failed", "unserved")
+        assert "does not serve example.com/v1 Robot" in condition(found, "Unhealthy")["message"]
+        found = await lab.phase("Failed", "invalid")
+        assert "image: Required value" in condition(found, "Unhealthy")["message"]
+
+
+async def test_a_wrapper_of_another_manager_is_not_touched(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        body = {
+            "apiVersion": "workload.codeflare.dev/v1beta2",
+            "kind": "AppWrapper",
+            "metadata": {"name": "theirs"},
+            "spec": {"managedBy": "kueue.x-k8s.io/multikueue", "components": [{"template": job("theirs")}]},
+        }
+        await lab.client.create(lab.wrappers(), body)
+        await lab.wrap(job())
+        await lab.phase("Running")
+        found = await lab.wrapper("theirs")
+        assert "status" not in found
+        assert "finalizers" not in found["metadata"]
+
+
+async def test_nothing_is_written_and_nothing_is_asked_while_nothing_happens(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace) as leading:
+        await lab.wrap(job())
+        await lab.running(2)
+        await lab.condition("PodsReady", "True")
+
+        async def quiet() -> bool:
+            before = leading.client.requests.count.total()
+            await anyio.sleep(1.5)
+            return leading.client.requests.count.total() == before
+
+        await lab.until(quiet, "a second and a half without a request")
+
+
+async def test_a_status_written_by_hand_leaves_no_orphan(lab: Lab) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(job())
+        await lab.running(2)
+        nothing = {"phase": "Suspended", "conditions": None, "componentStatus": None}
+        await lab.client.merge_patch(f"{lab.wrappers('w')}/status", {"status": nothing})
+        await lab.phase("Suspending")
+        await lab.phase("Running")
+        await lab.running(2)
+        lab.history.clear()  # at that version the status that was written by hand said what is not true
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+        assert not lab.pods()
