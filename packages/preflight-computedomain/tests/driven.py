@@ -141,7 +141,8 @@ async def leads(target: Connection, *, sweep_seconds: float = 600.0) -> AsyncIte
                 client, namespace="default", name=f"cd-{uuid.uuid4().hex[:8]}", identity="one", duration=15, body=act
             )
 
-        group.start_soon(controller.mirror)
+        for one in controller.reflectors:
+            group.start_soon(one.run)
         group.start_soon(stand)
         await leading.wait()
         yield controller

@@ -15,32 +15,27 @@ from preflight_kube import schema
 from . import gates
 from .gates import Gates, GatesInvalid
 
-__all__ = ["CHART", "Config", "gates_text", "json_schema", "judged", "problems"]
+__all__ = ["CHART", "OWN", "Config", "gates_text", "json_schema", "judged", "problems"]
 
 CHART: Final = "preflight-computedomain"
+OWN: Final = frozenset(
+    (
+        *(
+            "enabled",
+            "global",
+            "admission",
+            "altProcDevices",
+            "cdiRoot",
+            "controller",
+            "crd",
+            "fullnameOverride",
+            "image",
+        ),
+        *("imagePullPolicy", "imagePullSecrets", "kubeletPlugin", "networkPolicy", "nvidiaDriverRoot"),
+    )
+)
+"""Values that say how the chart itself is deployed; the others are what the programs read."""
 
-GateName = Literal[
-    "HostManagedIMEX",
-    "HostManagedIMEXDaemon",
-    "IMEXDaemonsWithDNSNames",
-    "ComputeDomainCliques",
-    "CrashOnNVLinkFabricErrors",
-    "AllAlpha",
-    "AllBeta",
-    "ConsumableShares",
-    "ContextualLogging",
-    "DRAListTypeAttributes",
-    "DeviceMetadata",
-    "DynamicMIG",
-    "FabricManagerPartitioning",
-    "LoggingAlphaOptions",
-    "LoggingBetaOptions",
-    "MPSSupport",
-    "NVMLDeviceHealthCheck",
-    "PassthroughSupport",
-    "TimeSlicingSettings",
-]
-"""As :mod:`.gates` knows them: those that are read, and those of NVIDIA's driver that mean nothing here."""
 Gate = bool | Literal["true", "false"]
 """``--set-string`` makes text of it."""
 
@@ -69,7 +64,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """``featureGates``: by name. ``leaseSeconds``: a leader that has not renewed its lease for so long writes no more."""
 
-    feature_gates: dict[GateName, Gate] = {}
+    feature_gates: dict[str, Gate] = {}
     lease_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     resources: Resources = Resources()
@@ -77,10 +72,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
+    made = _schema()
+    names = sorted({*gates.KNOWN, *gates.IGNORED})
+    made["$defs"]["Config"]["properties"]["featureGates"]["propertyNames"] = {"enum": names}
+    return made
+
+
+def _schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-def gates_text(given: Mapping[str, Any]) -> str:
+def gates_text(given: Mapping[Any, Any]) -> str:
     """``FEATURE_GATES`` as the chart writes it."""
     return ",".join(f"{name}={str(value).lower()}" for name, value in sorted(given.items()))
 
@@ -93,7 +95,7 @@ def judged(config: Config) -> Gates:
 
 def problems(raw: object, path: str = "") -> list[str]:
     """All that is wrong with ``raw``, which stands at ``path`` in its file; also that IMEX is not host-managed."""
-    found = schema.problems(json_schema(), raw, "the file")
+    found = schema.problems(_schema(), raw, "the file")  # the names of gates are judged below, in better words
     if found:
         return [one if one.startswith("the file") else f"{path}{one}" for one in found]
     try:

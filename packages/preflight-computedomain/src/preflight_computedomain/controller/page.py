@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
+    """Mirrors while its ``reflectors`` run; acts while :meth:`lead` does."""
 
     def __init__(self, client: Client, metrics: Metrics, *, sweep_seconds: float = SWEEP) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
@@ -55,28 +55,13 @@ class Controller:
         self._said: set[tuple[str, str, str]] = set()
         self._conflicts: set[Place] = set()
         self.queue = Queue("computedomain", clock=client.clock)
-        self._reflectors = (
+        self.reflectors: tuple[Reflector[ComputeDomain], Reflector[ClaimTemplate]] = (
             Reflector(client, DOMAINS, ComputeDomain, on_change=self._domain_changed, absent_retry=5.0),
             Reflector(client, TEMPLATES, ClaimTemplate, on_change=self._template_changed, absent_retry=5.0),
         )
         metrics.show(client.requests, client.mirrors, self.statuses)
 
     # --- what changes in the cluster
-
-    async def mirror(self) -> None:
-        """Keep up with the cluster until cancelled."""
-        async with anyio.create_task_group() as group:
-            for one in self._reflectors:
-                group.start_soon(one.run)
-
-    @property
-    def synced(self) -> bool:
-        """Whether everything has been read once."""
-        return all(one.synced.is_set() for one in self._reflectors)
-
-    async def wait_synced(self) -> None:
-        for one in self._reflectors:
-            await one.synced.wait()
 
     def statuses(self) -> Mapping[str, int]:
         """How many ComputeDomains show which status."""
@@ -133,20 +118,26 @@ class Controller:
 
     async def lead(self, leadership: Leadership) -> None:
         """Act until cancelled."""
-        await self.wait_synced()
+        for one in self.reflectors:
+            await one.synced.wait()
         actor = Actor(
             self._client.fenced(leadership.valid), self._known, lambda what: self._metrics.actions.labels(what).inc()
         )
+        self._said.clear()
         for place in self._domains:
             self.queue.add(place)
 
         async def look(place: Place) -> float | None:
             return await self._look(place, actor, leadership)
 
-        async with anyio.create_task_group() as group:
-            for _ in range(WORKERS):
-                group.start_soon(self.queue.work, look)
-            group.start_soon(self._sweep, actor)
+        self._metrics.leader.set(1)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(WORKERS):
+                    group.start_soon(self.queue.work, look)
+                group.start_soon(self._sweep, actor)
+        finally:
+            self._metrics.leader.set(0)
 
     async def _look(self, place: Place, actor: Actor, leadership: Leadership) -> float | None:
         domain = self._known.domains.of(place, self._domains.get(place), self._known.clock())

@@ -17,7 +17,7 @@ from preflight_kube.client import Client
 from preflight_kube.health import HealthServer
 
 from ..names import DRIVER
-from ..startup import Failed, Start
+from ..startup import Failed, Start, say
 from .checkpoint import Corrupt
 from .cluster import ApiServer
 from .disk import Disk
@@ -63,6 +63,7 @@ class Folders:
 
 async def run(start: Start, *, nvml: Nvml | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises Failed where this node is not fit."""
+    say(start.gates)
     try:
         facts = node_facts(start.environ)
         driver = nvml or Driver(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
