@@ -18,6 +18,7 @@ UMBRELLA = CHARTS / "preflight"
 PARTS = UMBRELLA / "charts"
 INJECTOR = PARTS / "preflight-injector"
 GANG = PARTS / "preflight-gang"
+COMPUTEDOMAIN = PARTS / "preflight-computedomain"
 
 Values = dict[str, Any]
 Object = dict[str, Any]

@@ -126,7 +126,9 @@ def _read(answer: bytes) -> Body:
 
 
 @asynccontextmanager
-async def leads(target: Connection, *, sweep_seconds: float = 600.0) -> AsyncIterator[Controller]:
+async def leads(
+    target: Connection, *, sweep_seconds: float = 600.0, namespace: str = "default", lease: str = ""
+) -> AsyncIterator[Controller]:
     """A controller that leads; ``sweep_seconds``: between two looks for stale templates."""
     async with Client(target, agent="compute-domain-controller") as client, anyio.create_task_group() as group:
         controller = Controller(client, Metrics(), sweep_seconds=sweep_seconds)
@@ -138,12 +140,18 @@ async def leads(target: Connection, *, sweep_seconds: float = 600.0) -> AsyncIte
 
         async def stand() -> None:
             await lead(
-                client, namespace="default", name=f"cd-{uuid.uuid4().hex[:8]}", identity="one", duration=15, body=act
+                client,
+                namespace=namespace,
+                name=lease or f"cd-{uuid.uuid4().hex[:8]}",
+                identity="one",
+                duration=15,
+                body=act,
             )
 
         for one in controller.reflectors:
             group.start_soon(one.run)
         group.start_soon(stand)
-        await leading.wait()
+        with anyio.fail_after(40):
+            await leading.wait()
         yield controller
         group.cancel_scope.cancel()

@@ -110,7 +110,7 @@ class World:
             found = await self.slice()
             if found is None or found["metadata"]["resourceVersion"] == unlike:
                 return None
-            return found if [one["name"] for one in found["spec"]["devices"]] == ["channel-0"] else None
+            return found if [one["name"] for one in found["spec"].get("devices", [])] == ["channel-0"] else None
 
         found: dict[str, Any] = await until(asked)
         return found
