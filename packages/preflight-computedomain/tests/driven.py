@@ -127,11 +127,21 @@ def _read(answer: bytes) -> Body:
 
 @asynccontextmanager
 async def leads(
-    target: Connection, *, sweep_seconds: float = 600.0, namespace: str = "default", lease: str = ""
+    target: Connection,
+    *,
+    sweep_seconds: float = 600.0,
+    namespace: str = "default",
+    lease: str = "",
+    client: type[Client] = Client,
+    only: str = "",
 ) -> AsyncIterator[Controller]:
-    """A controller that leads; ``sweep_seconds``: between two looks for stale templates."""
-    async with Client(target, agent="compute-domain-controller") as client, anyio.create_task_group() as group:
-        controller = Controller(client, Metrics(), sweep_seconds=sweep_seconds)
+    """A controller that leads; ``sweep_seconds``: between two looks for stale templates. ``only``: it looks at nothing else than this namespace."""
+    async with client(target, agent="compute-domain-controller") as made, anyio.create_task_group() as group:
+        controller = Controller(made, Metrics(), sweep_seconds=sweep_seconds)
+        if only:
+            for one in controller.reflectors:
+                group_, _, plural = one._path.rpartition("/")
+                one._path = f"{group_}/namespaces/{only}/{plural}"
         leading = anyio.Event()
 
         async def act(leadership: Leadership) -> None:
@@ -140,7 +150,7 @@ async def leads(
 
         async def stand() -> None:
             await lead(
-                client,
+                made,
                 namespace=namespace,
                 name=lease or f"cd-{uuid.uuid4().hex[:8]}",
                 identity="one",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 from driven import User, leads, until
 from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
@@ -276,3 +277,62 @@ def _ours(uid: str) -> dict[str, Any]:
         },
         "spec": {"spec": {"devices": {"requests": [request], "config": [{"requests": ["channel"], "opaque": opaque}]}}},
     }
+
+
+class Dies(Client):
+    """Its process ends at the write number ``at``: before it is sent, or after it was carried out and before anybody knows."""
+
+    at, told, count = 0, False, 0
+
+    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+        if "/leases/" in path or path.endswith("/leases"):
+            return await super()._write(verb, method, path, body, **more)
+        self.count += 1
+        if self.count == self.at and not self.told:
+            raise Died
+        answer = await super()._write(verb, method, path, body, **more)
+        if self.count == self.at:
+            raise Died
+        return answer
+
+
+class Died(Exception):
+    pass
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_leader_that_dies_at_any_write_of_a_creation_leaves_what_the_next_one_finishes(
+    target: Connection, user: User, at: int, told: bool
+) -> None:
+    await _dies(target, user, at, told, user.create)
+    async with leads(target):
+        await user.ready()
+        found = await user.template()
+        assert found is not None
+        assert found["metadata"]["finalizers"] == [FINALIZER]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_leader_that_dies_at_any_write_of_a_deletion_leaves_what_the_next_one_finishes(
+    target: Connection, user: User, at: int, told: bool
+) -> None:
+    async with leads(target):
+        await user.create()
+        await user.ready()
+    await _dies(target, user, at, told, lambda: user.delete(DOMAINS, "train-a"))
+    async with leads(target):
+        await user.gone(DOMAINS, "train-a")
+        assert await user.template() is None
+
+
+async def _dies(target: Connection, user: User, at: int, told: bool, change: Callable[[], Awaitable[object]]) -> None:
+    """Have a controller that dies at its write number ``at`` see ``change``, in the user's namespace alone."""
+    Dies.at, Dies.told = at, told
+    try:
+        async with leads(target, client=Dies, only=user.namespace):
+            await change()
+            await anyio.sleep_forever()
+    except* Died:
+        pass
