@@ -5,7 +5,13 @@
  * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings.
  * Further strings say what the driver counts (see `struct gpu`); `*_grows` are counters that are one higher after each nvmlInit. "lost" is
  * what the driver says of a GPU that it cannot reach. What a GPU does not say is not supported on it. A GPU named
- * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load. */
+ * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load.
+ *
+ * A driver.json beside the library itself comes first, and then all its GPUs are shown: so a folder stands in for a whole driver. Of such
+ * a node "driver_version" says the version, and of a GPU "fabric_state", "fabric_status", "fabric_cluster" (32 hexadecimal digits) and
+ * "fabric_clique" what NVLink between nodes is. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +25,17 @@ enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 enum { MAX_GPUS = 64 };
 
 enum { MIG, REMAP_PENDING, REMAP_FAILED, ECC, ECC_GROWS, LINKS, LINKS_UP, RECOVERY_GROWS, CRC_GROWS, REPLAYS_GROW, WIDTH, WIDTH_MAX, GENERATION,
-       GENERATION_MAX, PROCESSES, REASONS, RECOVERY, NUMBERS };
+       GENERATION_MAX, PROCESSES, REASONS, RECOVERY, FABRIC_STATE, FABRIC_STATUS, FABRIC_CLIQUE, NUMBERS };
 static const char *keys[NUMBERS] = { "mig", "remap_pending", "remap_failed", "ecc", "ecc_grows", "links", "links_up", "link_recovery_grows",
                                      "link_crc_grows", "pcie_replays_grow", "pcie_width", "pcie_width_max", "pcie_generation",
-                                     "pcie_generation_max", "processes", "reasons", "recovery_action" };
-struct gpu { char uuid[96], name[96], pci[32], link[16], lost[64], serial[32]; int known[NUMBERS], numbers[NUMBERS]; };
+                                     "pcie_generation_max", "processes", "reasons", "recovery_action",
+                                     "fabric_state", "fabric_status", "fabric_clique" };
+struct gpu { char uuid[96], name[96], pci[32], link[16], lost[64], serial[32], cluster[40]; int known[NUMBERS], numbers[NUMBERS]; };
 static unsigned looks;
 static struct gpu gpus[MAX_GPUS];
 static unsigned count;
-static int ready;
+static int ready, whole;
+static char version[32] = "580.65.06";
 
 /* The string value of "key" after `from` and before `until`, into `out`. */
 static int field(const char *from, const char *until, const char *key, char *out, size_t size) {
@@ -45,6 +53,7 @@ static int field(const char *from, const char *until, const char *key, char *out
 }
 
 static int visible(const char *uuid) {
+    if (whole) return 1;
     const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
     int found = list && strstr(list, uuid) != NULL;
     for (char **at = environ; !found && *at; at++) {
@@ -54,15 +63,29 @@ static int visible(const char *uuid) {
     return found;
 }
 
+/* The driver.json beside this library. */
+static FILE *beside(void) {
+    Dl_info own;
+    char path[512];
+    if (!dladdr((void *)beside, &own) || !own.dli_fname || strlen(own.dli_fname) >= sizeof path - 10) return NULL;
+    char *slash = strrchr(strcpy(path, own.dli_fname), '/');
+    if (!slash) return NULL;
+    strcpy(slash + 1, "driver.json");
+    return fopen(path, "r");
+}
+
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     static char text[1 << 16];
     const char *path = getenv("FAKE_NODE_JSON");
-    FILE *file = fopen(path ? path : "/etc/node-local/node.json", "r");
+    FILE *file = beside();
+    whole = file != NULL;
+    if (!file) file = fopen(path ? path : "/etc/node-local/node.json", "r");
     if (!file) return DRIVER_NOT_LOADED;
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
     if (strstr(text, "\"driver\": \"broken\"")) return DRIVER_NOT_LOADED;
+    field(text, text + strlen(text), "driver_version", version, sizeof version);
     count = 0;
     looks++;
     const char *at = strstr(text, "\"gpus\"");
@@ -73,6 +96,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
         field(at, end, "link", found.link, sizeof found.link);
         field(at, end, "lost", found.lost, sizeof found.lost);
         field(at, end, "serial", found.serial, sizeof found.serial);
+        field(at, end, "fabric_cluster", found.cluster, sizeof found.cluster);
         for (int i = 0; i < NUMBERS; i++) {
             char number[24];
             if ((found.known[i] = field(at, end, keys[i], number, sizeof number))) found.numbers[i] = atoi(number);
@@ -220,4 +244,23 @@ nvmlReturn_t nvmlDeviceGetFieldValues(struct gpu *g, int size, struct value *val
 }
 const char *nvmlErrorString(nvmlReturn_t code) {
     return code == NOT_SUPPORTED ? "Not Supported" : code == OK ? "Success" : code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == LOST ? "GPU is lost" : "Unknown Error";
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned size) { return ready ? text_out(version, out, size) : UNINITIALIZED; }
+
+struct fabric { unsigned char cluster[16]; unsigned status, clique; unsigned char state; };
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(struct gpu *g, struct fabric *out) {
+    if (!ready) return UNINITIALIZED;
+    if (!g->known[FABRIC_STATE]) return NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    out->state = (unsigned char)g->numbers[FABRIC_STATE];
+    out->status = (unsigned)g->numbers[FABRIC_STATUS];
+    out->clique = (unsigned)g->numbers[FABRIC_CLIQUE];
+    for (int i = 0; i < 16 && strlen(g->cluster) == 32; i++) {
+        unsigned byte = 0;
+        sscanf(g->cluster + 2 * i, "%2x", &byte);
+        out->cluster[i] = (unsigned char)byte;
+    }
+    return OK;
 }

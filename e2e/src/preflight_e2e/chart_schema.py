@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight_testing.helm import CHARTS, GANG, INJECTOR, PARTS, UMBRELLA
+from preflight_testing.helm import CHARTS, COMPUTEDOMAIN, GANG, INJECTOR, PARTS, UMBRELLA
 
 SERVICES: dict[Path, tuple[str, ...]] = {
     INJECTOR: ("preflight-webhook", "schema"),
@@ -42,6 +42,7 @@ SERVICES: dict[Path, tuple[str, ...]] = {
 DEFINITIONS: dict[Path, tuple[str, ...]] = {
     GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
     PARTS / "preflight-appwrapper" / "generated" / "appwrappers.yaml": ("preflight-appwrapper", "crd"),
+    COMPUTEDOMAIN / "generated" / "computedomains.yaml": ("preflight-computedomain", "crd"),
 }
 """Each chart's file of custom resource definitions, and what prints it."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

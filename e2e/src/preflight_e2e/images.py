@@ -321,7 +321,11 @@ def build_nvml(source: Path, library: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
-    done = subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], stdout=2, check=False)
+    soname = (
+        "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
+    )
+    words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
+    done = subprocess.run(words, stdout=2, check=False)
     if done.returncode != 0:
         raise ImageError(f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why.")
 

@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 from hypothesis import settings
+from preflight_e2e.plugin import real_api_server
+
+__all__ = ["anyio_backend", "google", "real_api_server", "short"]
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -290,8 +290,8 @@ class Client:
         resource_version: str = "",
         grace: int | None = None,
         propagation: Propagation | None = None,
-    ) -> None:
-        """Delete the object at ``path``, or all of a collection.
+    ) -> bytes:
+        """Delete the object at ``path``, or all of a collection; what the server answers: the object where something holds it, else a Status.
 
         Only if it has this ``uid`` and this ``resource_version``, where given. ``grace``: seconds that a pod gets to end (0: at once, which
         does not wait for its kubelet). ``propagation``: what becomes of what it owns (default: as its kind has it).
@@ -308,7 +308,7 @@ class Client:
         }
         given = {key: value for key, value in options.items() if value is not None}
         about = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        await self._write("delete", "DELETE", path, {**about, **given} if given else None)
+        return await self._write("delete", "DELETE", path, {**about, **given} if given else None)
 
     async def _read(
         self, verb: str, path: str, params: Params | None, take: Callable[[AsyncIterator[bytes]], Awaitable[T]]

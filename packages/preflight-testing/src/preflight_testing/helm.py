@@ -20,6 +20,7 @@ INJECTOR = PARTS / "preflight-injector"
 GANG = PARTS / "preflight-gang"
 CRD = GANG / "generated" / "preflightconfigs.yaml"
 """The custom resource definitions, as the gang controller prints them."""
+COMPUTEDOMAIN = PARTS / "preflight-computedomain"
 
 Values = dict[str, Any]
 Object = dict[str, Any]

@@ -56,3 +56,6 @@ class Metrics:
         self.corrupt_checkpoints = Gauge(
             "compute_domain_corrupt_checkpoints", "Checkpoints that were moved aside since the start.", registry=own
         )
+        self.slice_writes = Counter(
+            "compute_domain_slice_writes_total", "Writes of the node's ResourceSlice.", ("verb",), registry=own
+        )

@@ -252,11 +252,13 @@ class Page:
             PREPARE if prepares else UNPREPARE,
             answer.error or "done",
             extra={
-                "namespace": ref.namespace,
-                "claim": ref.name,
-                "uid": ref.uid,
-                "milliseconds": round((asyncio.get_running_loop().time() - began) * 1000, 1),
-                "cause": result.reason if isinstance(result, Refusal) else "",
+                "about": {
+                    "namespace": ref.namespace,
+                    "claim": ref.name,
+                    "uid": ref.uid,
+                    "milliseconds": round((asyncio.get_running_loop().time() - began) * 1000, 1),
+                    "cause": result.reason if isinstance(result, Refusal) else "",
+                }
             },
         )
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +31,21 @@ class Serving:
     """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``look``, ``again``: seconds.
 
     ``look``: between two looks at the sockets' files. ``again``: after the kubelet's refusal, until the socket is made anew.
+    ``registered`` is called each time the kubelet says that it knows the plugin: it may have removed the slices before.
     """
 
     def __init__(
-        self, page: Page, metrics: Metrics, registry: Path, folder: Path, *, look: float = _LOOK, again: float = _AGAIN
+        self,
+        page: Page,
+        metrics: Metrics,
+        registry: Path,
+        folder: Path,
+        *,
+        look: float = _LOOK,
+        again: float = _AGAIN,
+        registered: Callable[[], None] = lambda: None,
     ) -> None:
-        self._registry, self._look, self._again = registry, look, again
+        self._registry, self._look, self._again, self._registered = registry, look, again, registered
         self._refused = asyncio.Event()
         self._plugin = Socket(folder / "dra.sock", services(page, metrics))
         self.registration = Registration(self._plugin.path, self._told)
@@ -92,6 +102,7 @@ class Serving:
     def _told(self, registered: bool) -> None:
         if registered:
             self._refused.clear()
+            self._registered()
         else:
             self._refused.set()
 

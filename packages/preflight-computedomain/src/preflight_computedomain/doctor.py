@@ -1,0 +1,116 @@
+"""What is wrong about ComputeDomains in a cluster, from what was read of it, and what to do about it.
+
+Pure. Nothing is said of IMEX: nobody here asks it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .configs import domain_of
+from .names import DAEMON_DEVICE, DEVICE, LABEL
+from .objects import ClaimTemplate, template_configs
+from .seen import Seen, is_daemon_template
+
+__all__ = ["RUNBOOK", "report"]
+
+CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
+"""GPU feature discovery gives it to nodes whose GPUs are in an NVLink clique."""
+
+RUNBOOK: Final = """How to change between driver-managed and host-managed IMEX:
+
+  1. Drain the workloads: delete the pods whose claims come from a ComputeDomain.
+  2. Delete all ComputeDomains:  kubectl delete computedomains --all -A
+  3. Change the mode: featureGates.HostManagedIMEX by Helm. For host-managed, start nvidia-imex on the hosts, with the same nodes_config.cfg on
+     all nodes of a domain; for driver-managed, stop and mask it.
+  4. Remove what the other mode has left (this command lists it); neither mode adopts or removes it.
+  5. Make the ComputeDomains and the pods anew.
+"""
+
+
+def report(seen: Seen) -> tuple[list[str], bool]:
+    """Lines for a person, and whether all is well."""
+    parts = {
+        "Not read, so nothing is said of it": seen.unread,
+        "Leftovers of driver-managed mode (remove them; see --runbook)": _leftovers(seen),
+        "Nodes": _nodes(seen),
+        "ComputeDomains": _domains(seen),
+        "Claims whose ComputeDomain has gone (delete their pods)": _stale(seen),
+    }
+    lines: list[str] = []
+    for heading, found in parts.items():
+        if found:
+            lines += [f"{heading}:", *(f"  {one}" for one in found), ""]
+    sound = not lines
+    offered = sum(any(_name(one) == DEVICE for one in each.spec.devices) for each in seen.slices)
+    lines.append(
+        f"{len(seen.domains)} ComputeDomains; {offered} nodes offer {DEVICE}; {'no problem found' if sound else 'see above'}."
+    )
+    return lines, sound
+
+
+def _leftovers(seen: Seen) -> list[str]:
+    found = [f"DaemonSet {one.metadata.namespace}/{one.metadata.name}" for one in seen.daemons]
+    found += [
+        f"ResourceClaimTemplate {one.metadata.namespace}/{one.metadata.name} (a daemon's)"
+        for one in seen.templates
+        if is_daemon_template(one)
+    ]
+    found += [f"ComputeDomainClique {one.metadata.namespace}/{one.metadata.name}" for one in seen.cliques]
+    found += [f"label {LABEL} on node {one.metadata.name}" for one in seen.nodes if LABEL in one.metadata.labels]
+    return sorted(found)
+
+
+def _nodes(seen: Seen) -> list[str]:
+    found = [
+        f"ResourceSlice {one.metadata.name} offers {DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
+        for one in seen.slices
+        if any(_name(each) == DAEMON_DEVICE for each in one.spec.devices)
+    ]
+    offered = {one.spec.node_name for one in seen.slices}
+    found += [
+        f"{one.metadata.name} is in an NVLink clique and has no ResourceSlice: look at the log of the plugin there"
+        for one in seen.nodes
+        if one.metadata.labels.get(CLIQUE_LABEL) and one.metadata.name not in offered
+    ]
+    return sorted(found)
+
+
+def _domains(seen: Seen) -> list[str]:
+    found = []
+    templates = {(one.metadata.namespace, one.metadata.name): one for one in seen.templates}
+    for one in seen.domains:
+        about = one.metadata
+        name = f"{about.namespace}/{about.name}"
+        there = templates.get((about.namespace, one.template))
+        if one.spec.channel.allocation_mode == "All":
+            found.append(f"{name} has allocationMode All: pods with its claim do not start; make it anew with Single")
+        if about.deletion_timestamp:
+            found.append(f"{name} is being deleted, and held by {', '.join(about.finalizers) or 'nothing'}")
+        elif there is not None and _owner(there) != about.uid:
+            found.append(
+                f"{name} cannot have its ResourceClaimTemplate {one.template}, which belongs to something else"
+            )
+        elif one.status.status != "Ready":
+            found.append(f"{name} is not Ready: is compute-domain-controller running?")
+    return sorted(found)
+
+
+def _stale(seen: Seen) -> list[str]:
+    known = {(one.metadata.namespace, one.metadata.uid) for one in seen.domains}
+    found = []
+    for one in seen.claims:
+        uids = {uid for uid in map(domain_of, one.configs) if uid}
+        about = one.metadata
+        if uids and one.nodes and not any((about.namespace, uid) in known for uid in uids):
+            found.append(f"{about.namespace}/{about.name} on {', '.join(one.nodes)}")
+    return sorted(found)
+
+
+def _owner(template: ClaimTemplate) -> str:
+    found = [domain_of(bytes(one.opaque.parameters)) for one in template_configs(template) if one.opaque is not None]
+    return next(iter(filter(None, found)), "")
+
+
+def _name(device: object) -> str:
+    return str(device.get("name", "")) if isinstance(device, dict) else ""

@@ -1,0 +1,55 @@
+"""One ComputeDomain as a person wants to see it: its template, and of each claim where it is and who uses it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from .configs import domain_of
+from .names import one_line
+from .objects import ComputeDomain
+from .seen import Claim, Seen
+
+__all__ = ["explain"]
+
+
+def explain(seen: Seen, namespace: str, name: str) -> list[str]:
+    """Lines for a person; none where there is no such ComputeDomain."""
+    domain = next(
+        (one for one in seen.domains if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None
+    )
+    if domain is None:
+        return []
+    lines = [_head(domain), _template(seen, domain)]
+    claims = [one for one in seen.claims if domain.metadata.uid in map(domain_of, one.configs)]
+    lines += [f"  {_claim(seen, one)}" for one in sorted(claims, key=lambda one: one.metadata.name)]
+    if not claims:
+        lines.append("  no claim: no pod refers to the template yet")
+    lines += [f"Not read: {one}" for one in seen.unread]
+    return lines
+
+
+def _head(domain: ComputeDomain) -> str:
+    about = domain.metadata
+    state = "being deleted" if about.deletion_timestamp else domain.status.status or "not seen by the controller yet"
+    return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode)}"
+
+
+def _template(seen: Seen, domain: ComputeDomain) -> str:
+    there = any(
+        (one.metadata.namespace, one.metadata.name) == (domain.metadata.namespace, domain.template)
+        for one in seen.templates
+    )
+    return f"ResourceClaimTemplate {domain.template}: {'there' if there else 'missing'}"
+
+
+def _claim(seen: Seen, claim: Claim) -> str:
+    pods = {one.metadata.uid: one for one in seen.pods}
+    users = []
+    for one in claim.status.reserved_for:
+        pod = pods.get(one.uid)
+        users.append(f"pod {one.name}" + (f" ({pod.status.phase} on {pod.spec.node_name})" if pod is not None else ""))
+    where = (
+        f"channel 0 of {', '.join(claim.nodes)}" if claim.nodes else "not allocated: the scheduler has found no node"
+    )
+    return f"claim {claim.metadata.name}: {where}; {', '.join(users) or 'used by no pod'}"

@@ -1,0 +1,169 @@
+"""The plugin of one node from start to end: facts, files, sockets, slice; and what is looked after while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+from preflight_kube.client import Client
+from preflight_kube.health import HealthServer
+
+from ..names import DRIVER
+from ..startup import Failed, Start, say
+from .checkpoint import Corrupt
+from .cluster import ApiServer
+from .disk import Disk
+from .facts import Unfit
+from .lock import Lock, LockHeld
+from .metrics import Metrics
+from .node import CliqueOwner, Nvml, node_facts
+from .nvml import Driver
+from .page import Page, Unreachable
+from .publisher import Publisher
+from .serving import Serving
+from .store import Store
+
+__all__ = ["PROGRAM", "Folders", "run"]
+
+PROGRAM: Final = "compute-domain-kubelet-plugin"
+EVERY: Final = 600.0
+"""Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes do not ask together."""
+GRACE: Final = 10.0
+PROBE: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """``registry``: the kubelet's of registrations. ``own``: the plugin's. ``cdi``: what the container runtime reads."""
+
+    registry: Path
+    own: Path
+    cdi: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Folders:
+        """By the names that NVIDIA's driver has for them."""
+        plugins = environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
+        return cls(
+            Path(environ.get("KUBELET_REGISTRAR_DIRECTORY_PATH") or "/var/lib/kubelet/plugins_registry"),
+            Path(plugins) / DRIVER,
+            Path(environ.get("CDI_ROOT") or "/var/run/cdi"),
+        )
+
+
+async def run(start: Start, *, nvml: Nvml | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises Failed where this node is not fit."""
+    say(start.gates)
+    try:
+        facts = node_facts(start.environ)
+        driver = nvml or Driver(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
+        clique = CliqueOwner(driver, crash=start.gates.crash_on_fabric_errors)
+        found = await clique.start()
+    except Unfit as error:
+        raise Failed(str(error)) from None
+    log.info(
+        "the node is fit",
+        extra={"about": {"node": facts.node, "major": facts.major, "boot": facts.boot, "clique": found or "none"}},
+    )
+    folders = Folders.of(start.environ)
+    metrics = Metrics(facts.node)
+    async with Client(start.target, agent=PROGRAM, timeout=10.0) as client:
+        page = Page(
+            facts.node,
+            ApiServer(client),
+            Store(folders.own, folders.cdi, facts, Disk()),
+            lock=Lock(folders.own / "pu.lock"),
+            clique=clique,
+            metrics=metrics,
+        )
+        publisher = Publisher(client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc())
+        serving = Serving(page, metrics, folders.registry, folders.own, registered=publisher.poke)
+        health = _health(start, metrics, serving, publisher)
+        try:
+            await _begin(folders, page, serving)
+            log.info("started", extra={"about": {"port": health.port, "socket": str(folders.own / "dra.sock")}})
+            async with anyio.create_task_group() as group:
+                group.start_soon(_stop_on_signal, group.cancel_scope)
+                group.start_soon(serving.watch)
+                group.start_soon(publisher.run)
+                group.start_soon(_now_and_then, clique.refreshed)
+                group.start_soon(_now_and_then, lambda: _sweep(page))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(serving.stop(GRACE), page.stop(GRACE))
+            health.close()
+            log.info("stopped", extra={"about": {"node": facts.node}})
+
+
+async def _begin(folders: Folders, page: Page, serving: Serving) -> None:
+    try:
+        for folder in (folders.own, folders.cdi):
+            folder.mkdir(parents=True, exist_ok=True)
+        await page.start()
+        await serving.start()
+    except (LockHeld, Unfit) as error:
+        raise Failed(str(error)) from None
+    except OSError as error:
+        where = error.filename or folders.own
+        raise Failed(
+            f"{where}: {error.strerror or error}; is the node's folder mounted, and may root write there?"
+        ) from None
+
+
+def _health(start: Start, metrics: Metrics, serving: Serving, publisher: Publisher) -> HealthServer:
+    """``/healthz`` asks both sockets as the kubelet would, from the probe's own thread."""
+    loop = asyncio.get_running_loop()
+
+    def healthy() -> str:
+        asked = asyncio.run_coroutine_threadsafe(serving.alive(PROBE), loop)
+        try:
+            return "" if asked.result(2 * PROBE) else "the sockets do not answer"
+        except Late:
+            asked.cancel()
+            return "the event loop does not turn"
+
+    def ready() -> str:
+        if not serving.registration.registered:
+            return "the kubelet has not registered the plugin"
+        return "" if publisher.published else "the ResourceSlice is not published"
+
+    try:
+        return HealthServer(start.host, start.port, metrics.registry, healthy, ready)
+    except OSError as error:
+        raise Failed(
+            f"{start.host}:{start.port} cannot be listened on ({error.strerror or error}); choose another --port."
+        ) from None
+
+
+async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("stopping", extra={"about": {"signal": signal.Signals(number).name}})
+            scope.cancel()
+
+
+async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await anyio.sleep(EVERY * random.uniform(0.8, 1.2))  # noqa: S311 - spread, not a secret
+        await what()
+
+
+async def _sweep(page: Page) -> None:
+    try:
+        stale = await page.sweep()
+    except (Unreachable, OSError, Corrupt) as error:
+        log.warning("claims that have gone could not be looked for", extra={"about": {"error": str(error)}})
+        return
+    for ref in stale:
+        about = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+        log.warning("a prepared claim exists no longer; its container may still run", extra={"about": about})

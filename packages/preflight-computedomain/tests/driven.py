@@ -1,0 +1,167 @@
+"""A user of a real API server, and a controller that leads in it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from claimed import parameters
+from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
+from preflight_computedomain.controller.metrics import Metrics
+from preflight_computedomain.controller.page import Controller
+from preflight_computedomain.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership, lead
+
+__all__ = ["CLAIMS", "User", "leads", "until"]
+
+Body = dict[str, Any]
+CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+async def until(true: Callable[[], Awaitable[Any]], seconds: float = 40) -> Any:
+    """What ``true`` returns, once it is something."""
+    with anyio.fail_after(seconds):
+        while not (found := await true()):
+            await anyio.sleep(0.02)
+    return found
+
+
+@dataclass
+class User:
+    """Somebody with all rights, in a namespace of his own."""
+
+    client: Client
+    namespace: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
+
+    async def begin(self) -> None:
+        await self.client.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+
+    def at(self, collection: str, name: str = "") -> str:
+        group, _, plural = collection.rpartition("/")
+        return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    async def create(self, name: str = "train-a", wants: str = "", mode: str = "", nodes: int = 0) -> Body:
+        channel: Body = {"resourceClaimTemplate": {"name": wants or f"{name}-channel"}}
+        if mode:
+            channel["allocationMode"] = mode
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": {"numNodes": nodes, "channel": channel},
+        }
+        return _read(await self.client.create(self.at(DOMAINS), body))
+
+    async def domain(self, name: str = "train-a") -> Body | None:
+        return await self.client.get_or_none(self.at(DOMAINS, name), dict)
+
+    async def template(self, name: str = "train-a-channel") -> Body | None:
+        return await self.client.get_or_none(self.at(TEMPLATES, name), dict)
+
+    async def make_template(self, body: Body) -> Body:
+        return _read(await self.client.create(self.at(TEMPLATES), body))
+
+    async def claim(self, name: str, domain: str, node: str, mode: str = "Single", device: str = "channel-0") -> Body:
+        """A ResourceClaim that is allocated on ``node``."""
+        opaque = {"driver": DRIVER, "parameters": parameters(domainID=domain, allocationMode=mode)}
+        config = {"requests": ["channel"], "opaque": opaque}
+        request = {"name": "channel", "exactly": {"deviceClassName": CHANNEL_CLASS}}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [request], "config": [config]}},
+        }
+        made = _read(await self.client.create(self.at(CLAIMS), body))
+        result = {"request": "channel", "driver": DRIVER, "pool": node, "device": device}
+        devices = {"results": [result], "config": [{**config, "source": "FromClaim"}]}
+        status = {"status": {"allocation": {"devices": devices}}}
+        return _read(await self.client.merge_patch(self.at(CLAIMS, made["metadata"]["name"]) + "/status", status))
+
+    async def delete(self, collection: str, name: str) -> None:
+        await self.client.delete(self.at(collection, name))
+
+    async def patch(self, collection: str, name: str, body: Body) -> Body:
+        return _read(await self.client.merge_patch(self.at(collection, name), body))
+
+    async def status(self, name: str = "train-a") -> str:
+        found = await self.domain(name)
+        return str((found or {}).get("status", {}).get("status", ""))
+
+    async def ready(self, name: str = "train-a") -> Body:
+        """The ComputeDomain, once it is Ready."""
+
+        async def asked() -> Body | None:
+            found = await self.domain(name)
+            return found if found and found.get("status", {}).get("status") == "Ready" else None
+
+        found: Body = await until(asked)
+        return found
+
+    async def gone(self, collection: str, name: str) -> None:
+        async def asked() -> bool:
+            return await self.client.get_or_none(self.at(collection, name), dict) is None
+
+        await until(asked)
+
+    async def events(self, reason: str) -> list[Body]:
+        found = await self.client.get(f"/api/v1/namespaces/{self.namespace}/events", dict)
+        return [one for one in found["items"] if one["reason"] == reason]
+
+    async def event(self, reason: str) -> Body:
+        found: list[Body] = await until(lambda: self.events(reason))
+        return found[0]
+
+
+def _read(answer: bytes) -> Body:
+    found: Body = json.loads(answer)
+    return found
+
+
+@asynccontextmanager
+async def leads(
+    target: Connection,
+    *,
+    sweep_seconds: float = 600.0,
+    namespace: str = "default",
+    lease: str = "",
+    client: type[Client] = Client,
+    only: str = "",
+) -> AsyncIterator[Controller]:
+    """A controller that leads; ``sweep_seconds``: between two looks for stale templates. ``only``: it looks at nothing else than this namespace."""
+    async with client(target, agent="compute-domain-controller") as made, anyio.create_task_group() as group:
+        controller = Controller(made, Metrics(), sweep_seconds=sweep_seconds)
+        if only:
+            for one in controller.reflectors:
+                group_, _, plural = one._path.rpartition("/")
+                one._path = f"{group_}/namespaces/{only}/{plural}"
+        leading = anyio.Event()
+
+        async def act(leadership: Leadership) -> None:
+            leading.set()
+            await controller.lead(leadership)
+
+        async def stand() -> None:
+            await lead(
+                made,
+                namespace=namespace,
+                name=lease or f"cd-{uuid.uuid4().hex[:8]}",
+                identity="one",
+                duration=15,
+                body=act,
+            )
+
+        for one in controller.reflectors:
+            group.start_soon(one.run)
+        group.start_soon(stand)
+        with anyio.fail_after(40):
+            await leading.wait()
+        yield controller
+        group.cancel_scope.cancel()

@@ -1,0 +1,284 @@
+"""The chart's rights and policies, with real tokens: what the programs do they may, and nothing beyond."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from driven import User, leads, until
+from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
+from preflight_computedomain.crd import crd
+from preflight_computedomain.names import DRIVER, LABEL, TARGET_LABEL
+from preflight_computedomain.plugin import slices
+from preflight_e2e import apiserver
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.helm import UMBRELLA, Object, render
+from preflight_e2e.rights import granted, read
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection, connection
+from test_plugin_service import World
+
+pytestmark = pytest.mark.anyio
+
+HOME = "preflight"
+CONTROLLER = "preflight-computedomain-controller"
+PLUGIN = "preflight-computedomain-kubelet-plugin"
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+PATHS = {
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{HOME}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{HOME}/rolebindings",
+    "ServiceAccount": f"/api/v1/namespaces/{HOME}/serviceaccounts",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+}
+
+
+def chart() -> list[Object]:
+    values = {"preflight-computedomain": {"enabled": True, "featureGates": {"HostManagedIMEX": True}}}
+    return render(UMBRELLA, values, namespace=HOME)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server with an audit log, and with the chart's roles and policies."""
+    folder = assets()
+    if folder is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    home = tmp_path_factory.mktemp("guarded")
+    (home / "policy.json").write_text(json.dumps(AUDIT))
+    more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={home}/audit.log"]
+    with apiserver.ApiServer(home, folder, authorization="RBAC", more=more) as server:
+        server.define(crd())
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
+        for item in chart():
+            if item["kind"] in PATHS:
+                server.call("POST", PATHS[item["kind"]], item)
+        yield server
+
+
+def token(server: ApiServer, account: str, node: str = "") -> str:
+    """A token of ``account``, bound to ``node`` as a kubelet's for a pod there is."""
+    asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    if node:
+        uid = server.call("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        asked["spec"]["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    path = f"/api/v1/namespaces/{HOME}/serviceaccounts/{account}/token"
+    return str(server.call("POST", path, asked)["status"]["token"])
+
+
+def to(server: ApiServer, folder: Path, name: str, token: str | None = None) -> Connection:
+    return connection({"KUBECONFIG": str(server.kubeconfig(folder / name, token))})
+
+
+@pytest.fixture
+async def user(guarded: ApiServer, tmp_path: Path) -> AsyncIterator[User]:
+    async with Client(to(guarded, tmp_path, "admin"), agent="user") as client:
+        made = User(client)
+        await made.begin()
+        yield made
+
+
+async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_each_of_them(
+    guarded: ApiServer, user: User, tmp_path: Path
+) -> None:
+    target = to(guarded, tmp_path, "controller", token(guarded, CONTROLLER))
+    async with leads(target, sweep_seconds=0.2, namespace=HOME, lease="compute-domain-controller"):
+        await user.create(mode="All")
+        await user.ready()
+        await user.event("UnsupportedAllocationMode")
+        before = await user.template()
+        assert before is not None
+        await user.patch(TEMPLATES, "train-a-channel", {"metadata": {"labels": {LABEL: None, TARGET_LABEL: None}}})
+
+        async def mended() -> bool:
+            found = await user.template()
+            return bool(found and LABEL in found["metadata"].get("labels", {}))
+
+        await until(mended)
+        await user.delete(DOMAINS, "train-a")
+        await user.gone(DOMAINS, "train-a")
+        stale = {**before, "metadata": {**before["metadata"], "name": "stale", "namespace": user.namespace}}
+        for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
+            stale["metadata"].pop(key, None)
+        await user.make_template(stale)
+        await user.gone(TEMPLATES, "stale")
+    account = f"system:serviceaccount:{HOME}:{CONTROLLER}"
+    with (guarded.home / "audit.log").open() as log:
+        used = read(log)[account]
+    assert used.refused == set()
+    # Whether the Lease is made here, and renewed before the end, says nothing about ComputeDomains.
+    lease = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+    assert used.used - lease == granted(chart())[account] - lease
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spec": {"numNodes": 3}}, "immutable|its own finalizer and the status alone"),
+        ({"metadata": {"labels": {"a": "b"}}}, "its own finalizer and the status alone"),
+        ({"metadata": {"finalizers": ["example.com/other"]}}, "its own finalizer and the status alone"),
+    ],
+)
+async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_alone(
+    guarded: ApiServer, user: User, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    await user.create()
+    async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
+        await _policies_hold(client)
+        with pytest.raises(KubeError, match=said):
+            await client.merge_patch(user.at(DOMAINS, "train-a"), change)
+
+
+async def test_the_controllers_account_leaves_foreign_templates_alone(
+    guarded: ApiServer, user: User, tmp_path: Path
+) -> None:
+    body = {
+        "metadata": {"name": "foreign"},
+        "spec": {
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+        },
+    }
+    await user.make_template(body)
+    async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
+        await _policies_hold(client)
+        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+            await client.delete(user.at(TEMPLATES, "foreign"))
+        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+            await client.create(user.at(TEMPLATES), {**body, "metadata": {"name": "another"}})
+
+
+async def _policies_hold(client: Client) -> None:
+    """A policy takes a moment to be in force."""
+
+    async def refused() -> bool:
+        body = {
+            "metadata": {"name": f"probe-{uuid.uuid4().hex[:8]}"},
+            "spec": {"spec": {"devices": {"requests": [{"name": "x", "exactly": {"deviceClassName": "x"}}]}}},
+        }
+        try:
+            await client.create("/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", body)
+        except KubeError:
+            return True
+        return False
+
+    await until(refused)
+
+
+async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_of_them(
+    guarded: ApiServer, user: User, short: Path, google: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    world = World(short, to(guarded, tmp_path, "unused"), google, user)
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": world.name}})
+    world.target = to(guarded, tmp_path, "plugin", token(guarded, PLUGIN, world.name))
+    await world.begin()
+    try:
+        before = await world.published()
+        await user.client.merge_patch(
+            f"/apis/resource.k8s.io/v1/resourceslices/{before['metadata']['name']}", {"spec": {"devices": []}}
+        )
+        again = await world.published(before["metadata"]["resourceVersion"])
+        more = {**again, "metadata": {"name": f"{world.name}-more"}}
+        await user.client.create("/apis/resource.k8s.io/v1/resourceslices", more)
+
+        async def removed() -> bool:
+            path = f"/apis/resource.k8s.io/v1/resourceslices/{world.name}-more"
+            return await user.client.get_or_none(path, dict) is None
+
+        await until(removed)
+        domain = await user.create()
+        made = (await user.claim("pod-channel", domain["metadata"]["uid"], world.name))["metadata"]
+        from preflight_computedomain.plugin.claims import Ref
+
+        answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
+        assert answer[made["uid"]].error == ""
+    finally:
+        await world.end()
+    account = f"system:serviceaccount:{HOME}:{PLUGIN}"
+    with (guarded.home / "audit.log").open() as log:
+        used = read(log, "compute-domain-kubelet-plugin")[account]
+    assert used.refused == set()
+    assert used.used == granted(chart())[account]
+
+
+@pytest.mark.parametrize("how", ["another-node", "all-nodes", "no-node", "another-driver"])
+async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
+    guarded: ApiServer, user: User, tmp_path: Path, how: str
+) -> None:
+    mine, other = (f"node-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    for name in (mine, other):
+        await user.client.create("/api/v1/nodes", {"metadata": {"name": name}})
+    body = slices.body(other if how == "another-node" else mine, "some-uid")
+    if how == "all-nodes":
+        del body["spec"]["nodeName"]
+        body["spec"]["allNodes"] = True
+    if how == "another-driver":
+        body["spec"]["driver"] = "gpu.example.com"
+    bound = token(guarded, PLUGIN, "" if how == "no-node" else mine)
+    path = "/apis/resource.k8s.io/v1/resourceslices"
+    async with Client(to(guarded, tmp_path, "p", bound), agent="t") as client:
+
+        async def refused() -> str:
+            fresh = {**body, "metadata": {"name": f"try-{uuid.uuid4().hex[:8]}"}}
+            try:
+                await client.create(path, fresh)
+            except KubeError as error:
+                return str(error)
+            return ""
+
+        said = await until(refused)
+        assert {
+            "another-node": f"The plugin of node {mine} writes",
+            "all-nodes": "of that node alone",
+            "no-node": "not bound to a node",
+            "another-driver": f"driver {DRIVER} alone",
+        }[how] in said
+        if how == "another-node":  # nor may it change or delete what is there
+            theirs = {**body, "metadata": {"name": f"theirs-{other}"}}
+            await user.client.create(path, theirs)
+            with pytest.raises(KubeError, match="of that node alone"):
+                await client.delete(f"{path}/theirs-{other}")
+            found = await user.client.get(f"{path}/theirs-{other}", dict)
+            with pytest.raises(KubeError, match="of that node alone"):
+                await client.replace(f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}})
+
+
+async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user: User) -> None:
+    channel = {"resourceClaimTemplate": {"name": "x"}, "allocationMode": "All"}
+
+    def post() -> str:
+        body = {
+            "apiVersion": "resource.nvidia.com/v1beta1",
+            "kind": "ComputeDomain",
+            "metadata": {"name": f"try-{uuid.uuid4().hex[:8]}"},
+            "spec": {"channel": channel},
+        }
+        request = urllib.request.Request(
+            guarded.server + user.at(DOMAINS),
+            data=json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {guarded.token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=str(guarded.ca))) as answer:
+            return str(answer.headers.get("Warning", ""))
+
+    async def warned() -> str:
+        return await asyncio.to_thread(post)
+
+    assert "set Single" in await until(warned)

@@ -1,0 +1,271 @@
+"""The plugin as a whole: a real API server, a kubelet of Google's messages, and NVML of a few lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from driven import CLAIMS, User, until
+from kubelet import Kubelet
+from preflight_computedomain import gates
+from preflight_computedomain.controller.actor import DOMAINS
+from preflight_computedomain.crd import crd
+from preflight_computedomain.names import DRIVER, cdi_file, cdi_id, slice_name
+from preflight_computedomain.plugin import service
+from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.fabric import FabricInfo
+from preflight_computedomain.startup import Failed, Start
+from preflight_e2e.apiserver import ApiServer, free_port
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection, connection
+
+pytestmark = pytest.mark.anyio
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLUSTER = bytes(range(1, 17))
+
+
+@dataclass
+class Nvml:
+    version: str = "570.158.01"
+    infos: list[FabricInfo] = field(default_factory=lambda: [FabricInfo("GPU-1", 3, 0, CLUSTER, 7)])
+
+    def driver_version(self) -> str:
+        return self.version
+
+    def fabric(self) -> list[FabricInfo]:
+        return self.infos
+
+
+class World:
+    """A node with its plugin, in a cluster with an API server of its own."""
+
+    def __init__(self, root: Path, target: Connection, google: dict[str, ModuleType], user: User) -> None:
+        self.root, self.target, self.user = root, target, user
+        self.name = f"node-{uuid.uuid4().hex[:8]}"
+        self.port = free_port()
+        self.nvml = Nvml()
+        self.registry, self.plugins, self.cdi = root / "r", root / "p", root / "cdi"
+        self.registry.mkdir()
+        (root / "devices").write_text("Character devices:\n  1 mem\n235 nvidia-caps-imex-channels\n\nBlock devices:\n")
+        (root / "boot").write_text("boot-1\n")
+        self.environ = {
+            "NODE_NAME": self.name,
+            "ALT_PROC_DEVICES_PATH": str(root / "devices"),
+            "ALT_BOOT_ID_PATH": str(root / "boot"),
+            "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.registry),
+            "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.plugins),
+            "CDI_ROOT": str(self.cdi),
+        }
+        self.kubelet = Kubelet(self.registry, google)
+        self.running: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        start = Start(self.target, gates.read("HostManagedIMEX=true"), self.environ, "127.0.0.1", self.port)
+        self.running = asyncio.create_task(service.run(start, nvml=self.nvml))
+        await until(self._served)
+        await self.kubelet.register()
+        await until(self._ready)
+
+    async def _served(self) -> bool:
+        assert self.running is not None
+        if self.running.done():
+            self.running.result()
+        return (self.registry / f"{DRIVER}-reg.sock").exists()
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        def get() -> tuple[int, str]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        return await asyncio.to_thread(get)
+
+    async def _ready(self) -> bool:
+        return (await self.ask("/readyz"))[0] == 200
+
+    async def end(self) -> None:
+        assert self.running is not None
+        self.running.cancel()
+        await asyncio.wait([self.running])
+
+    async def slice(self) -> dict[str, Any] | None:
+        return await self.user.client.get_or_none(f"{SLICES}/{slice_name(self.name)}", dict)
+
+    async def published(self, unlike: str = "") -> dict[str, Any]:
+        """The slice, once it is there with another version than ``unlike`` and as it should be."""
+
+        async def asked() -> dict[str, Any] | None:
+            found = await self.slice()
+            if found is None or found["metadata"]["resourceVersion"] == unlike:
+                return None
+            return found if [one["name"] for one in found["spec"].get("devices", [])] == ["channel-0"] else None
+
+        found: dict[str, Any] = await until(asked)
+        return found
+
+
+@pytest.fixture
+def target(real_api_server: ApiServer, tmp_path: Path) -> Connection:
+    real_api_server.define(crd())
+    return connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
+
+
+@pytest.fixture
+async def user(target: Connection) -> AsyncIterator[User]:
+    async with Client(target, agent="user") as client:
+        made = User(client)
+        await made.begin()
+        yield made
+
+
+@pytest.fixture
+async def world(short: Path, target: Connection, google: dict[str, ModuleType], user: User) -> AsyncIterator[World]:
+    made = World(short, target, google, user)
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": made.name}})
+    await made.begin()
+    yield made
+    await made.end()
+
+
+def ref(claim: dict[str, Any]) -> Ref:
+    metadata = claim["metadata"]
+    return Ref(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+async def test_the_slice_has_exactly_channel_0_and_belongs_to_the_node(world: World) -> None:
+    found = await world.published()
+    spec = found["spec"]
+    assert spec["devices"] == [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}]
+    assert (spec["driver"], spec["nodeName"]) == (DRIVER, world.name)
+    assert spec["pool"] == {"name": world.name, "generation": 1, "resourceSliceCount": 1}
+    (owner,) = found["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", world.name, True)
+
+
+async def test_a_slice_that_is_deleted_or_altered_is_put_back_and_one_too_many_removed(world: World) -> None:
+    before = await world.published()
+    await world.user.client.delete(f"{SLICES}/{slice_name(world.name)}")
+    again = await world.published(before["metadata"]["resourceVersion"])
+    assert again["metadata"]["uid"] != before["metadata"]["uid"]
+    altered = {"spec": {"devices": [{"name": "channel-0"}, {"name": "daemon-0"}]}}
+    await world.user.client.merge_patch(f"{SLICES}/{slice_name(world.name)}", altered)
+    mended = await world.published(again["metadata"]["resourceVersion"])
+    assert mended["spec"]["pool"]["generation"] == 2
+    other = {**mended, "metadata": {"name": f"{world.name}-left-over"}}
+    await world.user.client.create(SLICES, other)
+
+    async def removed() -> bool:
+        return await world.user.client.get_or_none(f"{SLICES}/{world.name}-left-over", dict) is None
+
+    await until(removed)
+
+
+async def test_the_slice_stays_when_the_plugin_stops_and_is_not_written_again(world: World) -> None:
+    before = await world.published()
+    await world.end()
+    assert list(world.registry.iterdir()) == []
+    await world.begin()
+    after = await world.published()
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(world: World, version: str) -> None:
+    domain = await world.user.create()
+    claim = ref(await world.user.claim("pod-channel", domain["metadata"]["uid"], world.name))
+    answer = await world.kubelet.prepare([claim], version)
+    assert answer[claim.uid].error == ""
+    assert list(answer[claim.uid].devices[0].cdi_device_ids) == [cdi_id(claim.uid)]
+    document = json.loads((world.cdi / cdi_file(claim.uid)).read_text())
+    (node,) = document["devices"][0]["containerEdits"]["deviceNodes"]
+    assert (node["path"], node["major"], node["minor"]) == ("/dev/nvidia-caps-imex-channels/channel0", 235, 0)
+    second = ref(await world.user.claim("other", domain["metadata"]["uid"], world.name))
+    waiting = asyncio.create_task(world.kubelet.prepare([second], version))
+    gone = await world.kubelet.unprepare([claim], version)
+    assert gone[claim.uid].error == ""
+    assert (await waiting)[second.uid].error == ""
+    await world.kubelet.unprepare([second], version)
+    assert list(world.cdi.iterdir()) == []
+
+
+async def test_a_plugin_that_starts_anew_answers_a_prepared_claim_with_the_same_devices(world: World) -> None:
+    domain = await world.user.create()
+    claim = ref(await world.user.claim("pod-channel", domain["metadata"]["uid"], world.name))
+    before = await world.kubelet.prepare([claim])
+    await world.end()
+    (world.cdi / cdi_file(claim.uid)).unlink()
+    await world.begin()
+    assert (world.cdi / cdi_file(claim.uid)).exists()
+    assert (await world.kubelet.prepare([claim]))[claim.uid] == before[claim.uid]
+
+
+async def test_what_waiting_does_not_mend_is_refused_at_once_in_words(world: World) -> None:
+    domain = await world.user.create()
+    uid = domain["metadata"]["uid"]
+    every = ref(await world.user.claim("every", uid, world.name, mode="All"))
+    foreign = ref(await world.user.claim("foreign", str(uuid.uuid4()), world.name))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answer = await world.kubelet.prepare([every, foreign])
+    assert 'got "All"' in answer[every.uid].error
+    assert "has been deleted or belongs to another namespace" in answer[foreign.uid].error
+    await world.user.delete(CLAIMS, "every")
+    assert "the claim has been deleted" in (await world.kubelet.prepare([every]))[every.uid].error
+    assert loop.time() - began < 30  # far from the 40 s for what may mend itself
+
+
+async def test_a_computedomain_that_was_deleted_gives_no_channel_any_more(world: World) -> None:
+    domain = await world.user.create()
+    claim = ref(await world.user.claim("pod-channel", domain["metadata"]["uid"], world.name))
+    await world.user.delete(DOMAINS, "train-a")
+    await world.user.gone(DOMAINS, "train-a")
+    assert "has been deleted" in (await world.kubelet.prepare([claim]))[claim.uid].error
+
+
+async def test_health_is_asked_through_the_sockets(world: World) -> None:
+    assert await world.ask("/healthz") == (200, "ok\n")
+    _, metrics = await world.ask("/metrics")
+    assert 'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="NodePrepareResources"}' in metrics
+    assert 'compute_domain_slice_writes_total{verb="create"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"devices": "Character devices:\n  1 mem\n"}, "no character device nvidia-caps-imex-channels"),
+        ({"version": "570.124.06"}, "the NVIDIA driver is 570.124.06; install 570.158.01"),
+        ({"infos": [FabricInfo("GPU-1", 2, 0, CLUSTER, 7)]}, "refusing to start"),
+        ({"registry": None}, "no such folder; mount the kubelet's plugins_registry"),
+    ],
+)
+async def test_a_node_that_is_not_fit_ends_the_plugin_with_a_sentence(
+    short: Path,
+    target: Connection,
+    google: dict[str, ModuleType],
+    user: User,
+    change: dict[str, Any],
+    said: str,
+) -> None:
+    made = World(short, target, google, user)
+    for key, value in change.items():
+        if key == "devices":
+            (short / "devices").write_text(value)
+        elif key == "registry":
+            made.registry.rmdir()
+        else:
+            setattr(made.nvml, key, value)
+    start = Start(target, gates.read("HostManagedIMEX=true"), made.environ, "127.0.0.1", made.port)
+    with pytest.raises(Failed, match=said):
+        await service.run(start, nvml=made.nvml)
