@@ -24,10 +24,11 @@ from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.admission import admit
 from preflight_gpu_scheduler.claim import Claim, Spec
 from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.controller import Controller
 from preflight_gpu_scheduler.crds import crds
 from preflight_gpu_scheduler.extender import Extender
 from preflight_gpu_scheduler.loopback import Application, listener, serve
-from preflight_gpu_scheduler.meters import ExtenderMeters
+from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
 from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
@@ -191,6 +192,25 @@ class Plane:
         made = Extending(self, target or self.target, port)
         await made.start()
         return made
+
+    async def controller(self) -> anyio.CancelScope:
+        """One as a task of this process, which leads without asking."""
+        scope, ready = anyio.CancelScope(), anyio.Event()
+        self.group.start_soon(self._control, scope, ready)
+        await ready.wait()
+        return scope
+
+    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event) -> None:
+        with scope:
+            async with Client(self.target, agent="gpu-scheduler-controller", concurrency=32) as client:
+                state = State(client, self.config, gangs=True)
+                acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
+                async with anyio.create_task_group() as group:
+                    for run in state.runs:
+                        group.start_soon(run)
+                    await state.wait_synced()
+                    group.start_soon(acting.lead)
+                    ready.set()
 
     def scheduler(self, port: int, name: str = "scheduler") -> subprocess.Popen[bytes]:
         """A real kube-scheduler that asks the extender at ``port``."""

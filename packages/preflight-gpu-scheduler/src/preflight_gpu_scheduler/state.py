@@ -22,7 +22,7 @@ from .config import Config
 from .crds import CLAIMS, STATUSES
 from .holding import Sight, Sightings
 from .inventory import Inventory
-from .objects import Lease, Metadata, Node, Pod
+from .objects import Lease, Metadata, Node, Pod, PodGroup
 from .protocol import Answer, CreateLease, DeleteLease, Request, Stored
 from .verbs import NodeView
 from .views import busy_ids, view
@@ -30,6 +30,13 @@ from .views import busy_ids, view
 __all__ = ["Key", "State"]
 
 Key = tuple[str, str]
+GROUPS: Final = (
+    "/apis/scheduling.k8s.io/v1alpha2/podgroups",
+    "/apis/scheduling.k8s.io/v1alpha1/podgroups",
+    "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+    "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+)
+"""Where PodGroups may be served; one that is not is asked for again now and then."""
 _UNSEEN: Final = 10.0
 """Seconds after which a lease of our own making that no mirror has shown is believed gone again."""
 
@@ -46,12 +53,12 @@ class _RawStatus(msgspec.Struct, frozen=True):
 
 
 class State:
-    """``listeners``: called with what changed, ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
+    """``gangs``: whether PodGroups are mirrored, too. ``listeners``: called with what changed, ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
 
     A node's status counts as a change of the node.
     """
 
-    def __init__(self, client: Client, config: Config) -> None:
+    def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
         self._client, self._config = client, config
         self.pods: dict[Key, Pod] = {}
         self.nodes: dict[str, Node] = {}
@@ -59,6 +66,7 @@ class State:
         self.inventories: dict[str, Inventory] = {}
         self.leases: dict[str, Lease] = {}
         self.by_holder: dict[str, dict[str, Lease]] = {}
+        self.by_pod: dict[Key, set[str]] = {}  # names of leases
         self.by_claim: dict[Key, set[Key]] = {}
         self.listeners: list[Callable[[str, Key], None]] = []
         self._written: dict[str, tuple[Lease, float]] = {}
@@ -78,6 +86,7 @@ class State:
             Reflector(client, STATUSES, _RawStatus, on_change=self._status, on_unreadable=self._status_unreadable),
             Reflector(client, lock, Lease, on_change=self._lease, on_unreadable=self._lease_unreadable),
         )
+        self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
 
     @property
     def synced(self) -> bool:
@@ -90,9 +99,21 @@ class State:
     @property
     def runs(self) -> tuple[Callable[[], Any], ...]:
         """What has to run for the mirrors to follow."""
-        return tuple(one.run for one in self._mirrors)
+        return tuple(one.run for one in (*self._mirrors, *self._groups))
 
     # --- what is seen
+
+    def now(self) -> float:
+        return self._client.clock()
+
+    def groups(self) -> dict[Key, int]:
+        """The least number of members that each PodGroup asks for."""
+        found = {}
+        for mirror in self._groups:
+            for one in mirror.store.values():
+                if (size := one.size) is not None:
+                    found[one.metadata.namespace, one.metadata.name] = size
+        return found
 
     def look(self, pod: Key) -> Sight:
         return Sight(self.pods.get(pod))
@@ -180,7 +201,7 @@ class State:
             shown = self.pods.get(pod.key)
             if shown is not None and shown.metadata.uid == pod.metadata.uid:
                 del self.pods[pod.key]
-                self.by_claim.get((pod.metadata.namespace, pod.claim), set()).discard(pod.key)
+                self._unclaimed(pod)
         else:
             self.pods[pod.key] = pod
             if pod.claim:
@@ -188,6 +209,13 @@ class State:
         for lease in self.held_by(pod.metadata.uid):
             self._dirty.add(_node_of(lease))
         self._say("pod", pod.key)
+
+    def _unclaimed(self, pod: Pod) -> None:
+        key = (pod.metadata.namespace, pod.claim)
+        if (those := self.by_claim.get(key)) is not None:
+            those.discard(pod.key)
+            if not those:
+                del self.by_claim[key]
 
     def _node(self, change: Change[Node]) -> None:
         name = change.object.metadata.name
@@ -251,15 +279,21 @@ class State:
             mine.pop(name, None)
             if not mine:
                 del self.by_holder[old.holder]
+        if old is not None and old.pod is not None:
+            self.by_pod[old.pod].discard(name)
+            if not self.by_pod[old.pod]:
+                del self.by_pod[old.pod]
         written = self._written.get(name)
         if written is not None and written[0].metadata.uid == lease.metadata.uid:
             del self._written[name]
-        if change.kind != "deleted":
-            self.leases[name] = lease
-            self.by_holder.setdefault(lease.holder, {})[name] = lease
-        elif old is not None and old.metadata.uid != lease.metadata.uid:  # its successor is known already
-            self.leases[name] = old
-            self.by_holder.setdefault(old.holder, {})[name] = old
+        now = lease if change.kind != "deleted" else None
+        if now is None and old is not None and old.metadata.uid != lease.metadata.uid:
+            now = old  # its successor is known already
+        if now is not None:
+            self.leases[name] = now
+            self.by_holder.setdefault(now.holder, {})[name] = now
+            if now.pod is not None:
+                self.by_pod.setdefault(now.pod, set()).add(name)
         self._dirty.add(_node_of(lease))
         self._say("lease", ("", name))
 
