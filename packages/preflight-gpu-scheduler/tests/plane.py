@@ -27,7 +27,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller import Controller
 from preflight_gpu_scheduler.crds import crds
 from preflight_gpu_scheduler.extender import Extender
-from preflight_gpu_scheduler.loopback import Application, listener, serve
+from preflight_gpu_scheduler.loopback import Application, listener, serve_on
 from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
 from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
@@ -96,12 +96,14 @@ class Plane:
         self.namespace = f"team-{uuid.uuid4().hex[:8]}"
         self._claims: dict[tuple[str, str], Claim] = {}
         self._nodes: list[str] = []
+        self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
     # --- objects
 
     async def make_namespace(self, name: str) -> str:
         await self.client.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self._namespaces.append(name)
         return name
 
     async def node(
@@ -206,8 +208,8 @@ class Plane:
                 state = State(client, self.config, gangs=True)
                 acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
                 async with anyio.create_task_group() as group:
-                    for run in state.runs:
-                        group.start_soon(run)
+                    for one in state.reflectors:
+                        group.start_soon(one.run)
                     await state.wait_synced()
                     group.start_soon(acting.lead)
                     ready.set()
@@ -249,6 +251,8 @@ class Plane:
                     process.send_signal(signal.SIGCONT)
                     process.kill()
                 await anyio.to_thread.run_sync(process.wait)
+            for name in self._namespaces:  # pods of one test would fill the nodes of another
+                await self.client.delete(f"/api/v1/namespaces/{name}/pods", grace=0)
             for name in self._nodes:
                 for path in ("/api/v1/nodes", f"/apis/{names.API_VERSION}/gpunodestatuses"):
                     try:
@@ -324,10 +328,10 @@ class Extending:
                     listening = listener("127.0.0.1", self.port)
                     self.port = int(listening.getsockname()[1])
                     async with anyio.create_task_group() as group:
-                        for run in state.runs:
-                            group.start_soon(run)
+                        for one in state.reflectors:
+                            group.start_soon(one.run)
                         await state.wait_synced()
-                        group.start_soon(serve, Application(extender, meters), listening)
+                        group.start_soon(serve_on, Application(extender, meters), listening)
                         ready.set()
         finally:
             self._ended.set()

@@ -5,7 +5,6 @@ Whatever changed is looked at again, each thing once and by one worker at a time
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,6 +13,7 @@ import anyio
 from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.workqueue import Queue
+from preflight_kube.logs import get_logger
 
 from . import controls, names
 from . import status as statuses
@@ -31,7 +31,7 @@ from .state import State as Seen
 
 __all__ = ["CLAIM_PATIENCE", "Controller"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CLAIM_PATIENCE: Final = 5.0
 """Seconds that a pod waits for its claim before an Event says so."""
@@ -152,10 +152,10 @@ class Controller:
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:
             self._meters.collected.inc()
-            log.info("collected", extra={"about": about})
+            log.info("collected", **about)
         elif done is Done.RECLAIMED:
             self._meters.reclaimed.inc()
-            log.info("reclaimed", extra={"about": about})
+            log.info("reclaimed", **about)
         if done is Done.AGAIN:
             return _AGAIN
         return lasts if done is Done.KEPT else None
@@ -266,7 +266,7 @@ class Controller:
                 except (PreconditionFailed, Conflict, NotFound):
                     continue  # it has changed, which is an event by itself
                 except KubeError as error:
-                    log.warning("not nudged", extra={"about": {"pod": "/".join(pod.key), "error": str(error)}})
+                    log.warning("not nudged", pod="/".join(pod.key), error=str(error))
 
     # --- words
 
@@ -286,7 +286,7 @@ class Controller:
         except Conflict:
             pass  # it was said before
         except KubeError as error:
-            log.warning("no Event", extra={"about": {"pod": "/".join(pod.key), "reason": reason, "error": str(error)}})
+            log.warning("no Event", pod="/".join(pod.key), reason=reason, error=str(error))
 
     def _told(self, request: Request, answer: Answer) -> None:
         self._seen.told(request, answer)

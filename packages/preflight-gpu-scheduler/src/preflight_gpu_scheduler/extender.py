@@ -5,13 +5,13 @@ Every call is answered; what is wrong stands in the answer's ``Error``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import anyio
 import msgspec
 from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
 
 from . import bind as binding
 from . import messages, verbs
@@ -30,7 +30,7 @@ from .views import own_ids
 
 __all__ = ["Extender"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _ARRIVAL_LOOK: Final = 0.5
 """Seconds between the looks of a member that waits for its gang; a change is seen at once."""
@@ -73,9 +73,9 @@ class Extender:
             outcome = Outcome(error=f"{error}")
         self._meters.bound("error" if outcome.error else "bound")
         if outcome.error:
-            log.warning("not bound", extra={"about": {**about, "error": outcome.error}})
+            log.warning("not bound", error=outcome.error, **about)
         else:
-            log.info("bound", extra={"about": {**about, "gpus": list(outcome.ids)}})
+            log.info("bound", gpus=list(outcome.ids), **about)
         return BindingResult(outcome.error)
 
     async def _bind(self, args: BindingArgs) -> Outcome:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
+
+from preflight_kube.logs import get_logger
 
 from . import plan as planning
 from .config import Config
@@ -20,7 +21,7 @@ from .state import Key, State
 
 __all__ = ["Ganging"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _AT_ONCE: Final = 16
 """Leases of a plan that are created side by side, in sorted order: only one plan is carried out at a time."""
@@ -89,7 +90,7 @@ class Ganging:
             await self._waits(gang, why)
             return
         self._meters.gang_wait.observe(waited)
-        log.info("gang reserved", extra={"about": {**about, "plan": made.plan}})
+        log.info("gang reserved", plan=made.plan, **about)
         self._told.pop(gang.key, None)
         await self._shown([one.pod for one in turn.assignments])
         for one in turn.assignments:
@@ -107,5 +108,5 @@ class Ganging:
         if self._told.get(gang.key) == why:
             return
         self._told[gang.key] = why
-        log.info("gang waits", extra={"about": {"gang": "/".join(gang.key), "why": why}})
+        log.info("gang waits", gang="/".join(gang.key), why=why)
         await self._say(gang.open[0].pod, "GangWaiting", f"gang {gang.key[1]} waits: {why}", False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,14 +14,16 @@ from typing import Any, Final
 
 import uvicorn
 
+from preflight_kube.logs import get_logger
+
 from . import verbs
 from .extender import Extender, encoded
 from .meters import ExtenderMeters
 from .verbs import BindingResult, FilterResult
 
-__all__ = ["Application", "listener", "serve"]
+__all__ = ["Application", "listener", "serve", "serve_on"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
 FAULT: Final = "the extender failed at this; its log says where"
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -59,11 +60,11 @@ class Application:
             if verb == "prioritize":
                 args = verbs.read_args(body)
                 if isinstance(args, str):
-                    log.warning("a call cannot be read", extra={"about": {"verb": verb, "error": args}})
+                    log.warning("a call cannot be read", verb=verb, error=args)
                     return b"[]", True
                 return encoded(self._extender.prioritize(args)), False
         except Exception:
-            log.exception("a fault of this program", extra={"about": {"verb": verb}})
+            log.exception("a fault of this program", verb=verb)
             return (b"[]" if verb == "prioritize" else encoded(BindingResult(FAULT))), True
         return encoded(BindingResult(f"{verb:.40} is none of filter, prioritize, bind")), True
 
@@ -105,8 +106,13 @@ class _Server(uvicorn.Server):
         yield  # the service's own handler stops it
 
 
-async def serve(application: Application, listening: socket.socket) -> None:
-    """Until cancelled; then the socket is closed."""
+async def serve(application: Application, host: str, port: int) -> None:
+    """Until cancelled. Raises as :func:`listener`."""
+    await serve_on(application, listener(host, port))
+
+
+async def serve_on(application: Application, listening: socket.socket) -> None:
+    """As :func:`serve`, on a socket that is closed at the end."""
     config = uvicorn.Config(
         application,  # type: ignore[arg-type]
         lifespan="off",

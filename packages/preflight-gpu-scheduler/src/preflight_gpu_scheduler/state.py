@@ -97,9 +97,9 @@ class State:
             await one.synced.wait()
 
     @property
-    def runs(self) -> tuple[Callable[[], Any], ...]:
-        """What has to run for the mirrors to follow."""
-        return tuple(one.run for one in (*self._mirrors, *self._groups))
+    def reflectors(self) -> tuple[Reflector[Any], ...]:
+        """What has to run for this to follow the cluster."""
+        return (*self._mirrors, *self._groups)
 
     # --- what is seen
 
