@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import msgspec
 import yaml
 from anyio.abc import TaskGroup
@@ -36,8 +37,22 @@ from preflight_kube.client import Client, Conflict, NotFound
 from preflight_kube.connection import Connection, connection
 from prometheus_client import CollectorRegistry
 
+Trap = Callable[[str, str], Awaitable[Callable[[], Awaitable[None]] | None]]
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting."""
+
+
+class Faulty(Client):
+    """A client whose writes may meet a fate: ``trap`` gets (verb, path) of each, before it is sent, and may return what to do after it."""
+
+    trap: Trap | None = None
+
+    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+        after = await self.trap(verb, path) if self.trap is not None else None
+        answer = await super()._write(verb, method, path, body, **more)
+        if after is not None:
+            await after()
+        return answer
 
 
 class Watcher:
@@ -97,6 +112,8 @@ class Plane:
         self._claims: dict[tuple[str, str], Claim] = {}
         self._nodes: list[str] = []
         self._namespaces: list[str] = []
+        self.cleanup: list[str] = []
+        """Further objects that are deleted at the end, by path."""
         self._processes: list[subprocess.Popen[bytes]] = []
 
     # --- objects
@@ -170,6 +187,32 @@ class Plane:
             _apply(body, operation)
         await self.client.create(f"/api/v1/namespaces/{where}/pods", body)
 
+    async def try_pod(
+        self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
+    ) -> Any:
+        """As a user makes it; the object as it was stored. ``env`` and ``resources`` are the container's."""
+        container = {"name": "main", "image": "none", **{k: more.pop(k) for k in ("env", "resources") if k in more}}
+        spec = {"containers": [container], **({"initContainers": [{"name": "i", "image": "none"}]} if init else {}), **more}
+        about = {"name": name, "annotations": {names.CLAIM_ANNOTATION: claim, **(annotations or {})}}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+        where = f"/api/v1/namespaces/{self.namespace}/pods"
+        said = json.loads(await self.client.create(where, body))
+        if name == "probe":
+            await self.client.delete(f"{where}/{name}", grace=0)
+        return said
+
+    async def serving(self, port: int) -> None:
+        """Wait until one of our services says that it is ready."""
+
+        async def ready() -> bool:
+            try:
+                async with httpx.AsyncClient() as http:
+                    return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        await self.until("the service is ready", ready)
+
     async def delete_pod(self, name: str, *, namespace: str = "") -> None:
         await self.client.delete(f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", grace=0)
 
@@ -195,16 +238,17 @@ class Plane:
         await made.start()
         return made
 
-    async def controller(self) -> anyio.CancelScope:
+    async def controller(self, trap: Trap | None = None) -> anyio.CancelScope:
         """One as a task of this process, which leads without asking."""
         scope, ready = anyio.CancelScope(), anyio.Event()
-        self.group.start_soon(self._control, scope, ready)
+        self.group.start_soon(self._control, scope, ready, trap)
         await ready.wait()
         return scope
 
-    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event) -> None:
+    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None) -> None:
         with scope:
-            async with Client(self.target, agent="gpu-scheduler-controller", concurrency=32) as client:
+            async with Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32) as client:
+                client.trap = trap
                 state = State(client, self.config, gangs=True)
                 acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
                 async with anyio.create_task_group() as group:
@@ -226,16 +270,18 @@ class Plane:
         self._processes.append(process)
         return process
 
-    def command(self, *arguments: str, kubeconfig: Path | None = None, name: str = "service") -> subprocess.Popen[bytes]:
+    def command(
+        self, *arguments: str, name: str = "service", environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """One of our services as a process of its own."""
         (self.home / "config.yaml").write_text(json.dumps(_written(self.config)))
         log = (self.home / f"{name}.log").open("ab")
-        environment = {**os.environ, "KUBECONFIG": str(kubeconfig or self.kubeconfig)}
+        around = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})}
         process = subprocess.Popen(
             [sys.executable, "-m", "preflight_gpu_scheduler", *arguments, "--config", str(self.home / "config.yaml")],
             stdout=log,
             stderr=log,
-            env=environment,
+            env=around,
         )
         log.close()
         self._processes.append(process)
@@ -251,6 +297,8 @@ class Plane:
                     process.send_signal(signal.SIGCONT)
                     process.kill()
                 await anyio.to_thread.run_sync(process.wait)
+            for path in self.cleanup:
+                await self.client.delete(path)
             for name in self._namespaces:  # pods of one test would fill the nodes of another
                 await self.client.delete(f"/api/v1/namespaces/{name}/pods", grace=0)
             for name in self._nodes:
@@ -308,7 +356,7 @@ class Extending:
         self._plane, self._target, self.port = plane, target, port
         self.scope = anyio.CancelScope()
         self.state: State | None = None
-        self.client: Client | None = None
+        self.trap: Trap | None = None
         self._ended = anyio.Event()
 
     async def start(self) -> None:
@@ -320,8 +368,8 @@ class Extending:
         plane = self._plane
         try:
             with self.scope:
-                async with Client(self._target, agent="gpu-scheduler-extender", concurrency=64) as client:
-                    self.client = client
+                async with Faulty(self._target, agent="gpu-scheduler-extender", concurrency=64) as client:
+                    client.trap = self._trapped
                     meters = ExtenderMeters(CollectorRegistry())
                     self.state = state = State(client, plane.config)
                     extender = Extender(client, plane.config, state, meters)
@@ -335,6 +383,9 @@ class Extending:
                         ready.set()
         finally:
             self._ended.set()
+
+    async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
+        return await self.trap(verb, path) if self.trap is not None else None
 
     async def kill(self) -> None:
         """As if the process had died: whatever it was at is left as it is."""

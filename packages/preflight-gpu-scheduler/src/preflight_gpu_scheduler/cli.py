@@ -20,6 +20,7 @@ _ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.
   preflight-gpu-scheduler extender          answer kube-scheduler beside it: filter, prioritize, bind
   preflight-gpu-scheduler controller        collect and take back GPUs, open gates, plan gangs, count
   preflight-gpu-scheduler webhook           admit pods that name a GpuClaim
+  preflight-gpu-scheduler agent             say which GPUs this node has, and how they are
   preflight-gpu-scheduler certs             keep the webhook's certificate
   preflight-gpu-scheduler scheduler-config  the KubeSchedulerConfiguration that names the extender
   preflight-gpu-scheduler validate-config   every problem of a configuration file
@@ -54,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     _service(webhook)
     webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help="tls.crt, tls.key and ca.crt")
     webhook.add_argument("--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)")
+
+    agent = commands.command(subparsers, "agent", _agent, help="say which GPUs this node has, and how they are")
+    _service(agent)
+    agent.add_argument(
+        "--node", default=os.environ.get("NODE_NAME", ""), help="the node that this runs on (NODE_NAME; here %(default)s)"
+    )
 
     scheduler = commands.command(
         subparsers, "scheduler-config", _scheduler_config, help="the KubeSchedulerConfiguration that names the extender"
@@ -141,6 +148,16 @@ def _webhook(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
     )
+
+
+def _agent(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from . import service
+
+    if not args.node:
+        raise commands.BadInput("--node: is empty and NODE_NAME is not set; name the node that this runs on.")
+    return service.agent(connection(), _load(args.config), node=args.node, host=args.host, port=args.port)
 
 
 def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,4 +1,4 @@
-"""The parts of each process: extender, controller, webhook."""
+"""The parts of each process: extender, controller, webhook, agent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from preflight_kube.lease import Leadership
 from preflight_kube.manager import Election, Parts, run
 from prometheus_client import CollectorRegistry
 
+from .agent import Agent, AgentMeters
 from .config import Config
 from .controller import Controller
 from .extender import Extender
 from .loopback import Application, listener, serve
 from .meters import ControllerMeters, ExtenderMeters, MirrorAges
+from .nvml import Nvml
 from .state import State
 from .webhook import MUTATE, Webhook
 
-__all__ = ["LEASE", "controller", "extender", "webhook"]
+__all__ = ["LEASE", "agent", "controller", "extender", "webhook"]
 
 LEASE: Final = "gpu-scheduler-controller"
 Build = Callable[[Client], Awaitable[Parts]]
@@ -106,5 +108,24 @@ def webhook(
         host=host,
         port=port,
         linger=5.0,
+        log_level=config.log_level,
+    )
+
+
+def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
+    """``node``: the name of the node that it runs on."""
+    registry = CollectorRegistry()
+
+    async def build(client: Client) -> Parts:
+        acting = Agent(client, config, node, Nvml(), AgentMeters(registry))
+        return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
+
+    return run(
+        build,
+        target,
+        component=f"{_COMPONENT}-agent",
+        registry=registry,
+        host=host,
+        port=port,
         log_level=config.log_level,
     )
