@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 PAGE = (Path(__file__).parents[2] / "docs" / "before-you-install.md").read_text()
 LINES = [

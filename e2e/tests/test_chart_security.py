@@ -6,7 +6,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from preflight_e2e.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, render
 
 PARTS = ["preflight-injector", "preflight-gang"]
 BOTH: Values = {part: {"enabled": True} for part in PARTS}

@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart, show
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, render
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, render
 
 KUBERNETES = ("1.30", "1.34", "1.35", "1.36")
 """Held against the OpenAPI that each has published: every field, its type, and none beyond. For 1.34, 1.35 and the newest a real API

@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart
-from preflight_e2e.helm import CHARTS, GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, problems, render
+from preflight_testing.helm import CHARTS, GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, problems, render
 
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 ON: Values = {"preflight-injector": {"enabled": True}}

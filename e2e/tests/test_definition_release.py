@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.helm import GANG, Release
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.helm import GANG, Release
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from preflight_e2e.actors import add, remove
-from preflight_e2e.apiserver import ApiServer
 from preflight_e2e.door import CERTS, INJECTOR, Door
-from preflight_e2e.helm import UMBRELLA, Object, only, render
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import UMBRELLA, Object, only, render
 
 pytest_plugins = ["preflight_e2e.doors"]
 pytestmark = pytest.mark.timeout(180)

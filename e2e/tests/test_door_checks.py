@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from preflight_e2e.door import LISTED, OFF, SYSTEM, TRAINING, WEB, Door, checked_pod, mounting
-from preflight_e2e.helm import Object
+from preflight_testing.helm import Object
 
 pytest_plugins = ["preflight_e2e.doors"]
 pytestmark = pytest.mark.timeout(180)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from preflight_e2e.actors import CHECKED, GANG, OURS, ROSTER, add, annotation, label, remove
 from preflight_e2e.door import CONTROLLER, LISTED, OFF, SYSTEM, TRAINING, WEB, Door, checked_pod
-from preflight_e2e.helm import Object
+from preflight_testing.helm import Object
 
 pytest_plugins = ["preflight_e2e.doors"]
 pytestmark = pytest.mark.timeout(180)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from preflight_e2e.actors import OURS, RECORD
-from preflight_e2e.apiserver import ApiServer
 from preflight_e2e.door import CONTROLLER, GANG_CHART, OFF, SYSTEM, TRAINING, WEB, Door
-from preflight_e2e.helm import UMBRELLA, Object, render
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import UMBRELLA, Object, render
 
 pytest_plugins = ["preflight_e2e.doors"]
 pytestmark = pytest.mark.timeout(180)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from preflight_e2e.apiserver import ApiServer
 from preflight_e2e.door import GANG_CHART, INJECTOR
-from preflight_e2e.helm import ChartError, Release
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import ChartError, Release
 
 pytest_plugins = ["preflight_e2e.doors"]
 pytestmark = pytest.mark.timeout(180)

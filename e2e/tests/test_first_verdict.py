@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from preflight_e2e.first_verdict import README, STEPS, Shell, commands, files, local, step
-from preflight_e2e.helm import UMBRELLA, render
+from preflight_testing.helm import UMBRELLA, render
 
 PAGE = README.read_text()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_e2e.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
 
 READ = {"get", "list", "watch"}
 MIRROR = {"list", "watch"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from preflight_e2e.helm import UMBRELLA, ChartError, Object, Values, render
+from preflight_testing.helm import UMBRELLA, ChartError, Object, Values, render
 
 INJECTOR: Values = {"enabled": True}
 GANG: Values = {"preflight-gang": {"enabled": True}}

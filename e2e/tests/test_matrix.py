@@ -9,10 +9,10 @@ import pytest
 from preflight_e2e import observing
 from preflight_e2e.facts import GPUS, node_json, uuids
 from preflight_e2e.fault import Fault
-from preflight_e2e.helm import UMBRELLA, render
 from preflight_e2e.lab import GANG_VALUES, injector_values
 from preflight_e2e.mistake import Mistake
 from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults, load_mistakes
+from preflight_testing.helm import UMBRELLA, render
 
 ROWS = load_all()
 FAULTS = load_faults()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import trustme
-from preflight_e2e.simcluster import ApiDouble
 from preflight_e2e.simcluster.admission import OPT_IN, Admission
+from preflight_testing.apidouble import ApiDouble
 
 PATCH = [{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]
 

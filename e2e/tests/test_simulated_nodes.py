@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.simcluster import RESOURCES, nodes
+from preflight_e2e.simcluster import nodes
 from preflight_e2e.simcluster.nodes import Kubelets, Node, unimplemented
 from preflight_e2e.simcluster.scheduler import fit, schedule
-from preflight_e2e.simcluster.store import Object, Store
 from preflight_e2e.simcluster.volumes import project
+from preflight_testing.apidouble import RESOURCES
+from preflight_testing.apidouble.store import Object, Store
 
 SERVED = {resource.plural: resource for resource in RESOURCES}
 GPUS = [f"GPU-{number}" for number in range(4)]

@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from preflight_testing.helm import ChartError
+from preflight_testing.rights import AUDIT_LOG
+
 from . import images
 from .clusters import ClusterError, cluster
-from .helm import ChartError
 from .lab import Lab, LabError, injector_values
 from .loading import loading
 from .program import leave, says_version
-from .rights import AUDIT_LOG
 from .scenario import load_all
 from .sidebyside import run_all
 

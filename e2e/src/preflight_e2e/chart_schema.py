@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight_e2e.helm import CHARTS, GANG, INJECTOR, PARTS, UMBRELLA
+from preflight_testing.helm import CHARTS, GANG, INJECTOR, PARTS, UMBRELLA
 
 SERVICES: dict[Path, tuple[str, ...]] = {
     INJECTOR: ("preflight-webhook", "schema"),

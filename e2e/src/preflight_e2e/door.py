@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import Object, Release, Values
+
 from .actors import CHECKED, GANG, RECORD, ROSTER
-from .apiserver import ApiServer
-from .helm import Object, Release, Values
 
 __all__ = [
     "BOTH",

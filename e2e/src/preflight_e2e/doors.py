@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
-from .apiserver import ASSETS, ApiServer, assets
 from .door import BOTH, GANG_CHART, INJECTOR, Door
 
 __all__ = ["ASSETS_135", "api_server", "door", "records"]

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import yaml
+from preflight_testing.helm import ChartError, Release
 
-from .helm import ChartError, Release
 from .program import leave
 
 __all__: list[str] = []

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client
-
-from .helm import Release, Values
+from preflight_testing.helm import Release, Values
 
 __all__ = ["Installed", "until"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import urllib3
 import yaml
 from kubernetes import client, config, stream, utils, watch
+from preflight_testing.helm import Release
 
 from .facts import GPUS, node_json
-from .helm import Release
 
 __all__ = ["FAKES", "Lab", "LabError", "injector_values", "until"]
 

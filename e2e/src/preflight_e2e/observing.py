@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from .helm import Values
+from preflight_testing.helm import Values
+
 from .lab import GANG_VALUES, injector_values
 from .mistake import Mistake
 

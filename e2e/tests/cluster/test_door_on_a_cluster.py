@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kubernetes import client, stream
 from preflight_e2e.actors import account, said
-from preflight_e2e.helm import ChartError, Release
 from preflight_e2e.installed import Installed, until
+from preflight_testing.helm import ChartError, Release
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 from preflight_e2e.actors import LEASE, said
-from preflight_e2e.helm import UMBRELLA, Object, Values, render
 from preflight_e2e.installed import Installed, until
-from preflight_e2e.rights import AUDIT_LOG, Rights, compared, granted, read, together
 from preflight_e2e.story import Story
+from preflight_testing.helm import UMBRELLA, Object, Values, render
+from preflight_testing.rights import AUDIT_LOG, Rights, compared, granted, read, together
 
 pytestmark = pytest.mark.timeout(400)
 

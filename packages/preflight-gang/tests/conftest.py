@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from preflight_e2e.plugin import Api, api, real_api_server
 from preflight_kube.client import Client, Conflict
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
+from preflight_testing.plugin import Api, api, real_api_server
 
 if TYPE_CHECKING:
     from leading import Leading

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_testing.waiting import until
 
 __all__ = ["CHECKS", "GANG", "Cluster", "clock", "container", "opt_in", "played", "result_line"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import anyio
 import httpx
-from preflight_e2e.simcluster import write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_kube.connection import Connection
+from preflight_testing.apidouble import write_kubeconfig
+from preflight_testing.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Sent, Wire, wired
 

@@ -11,14 +11,14 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, played
 from played import opt_in as label
-from preflight_e2e.plugin import Api
-from preflight_e2e.simcluster import RESOURCES, ApiDouble, Resource, write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_gang import config
 from preflight_kube.client import Client, Conflict
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
+from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

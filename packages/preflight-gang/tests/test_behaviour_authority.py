@@ -11,12 +11,12 @@ import anyio
 import pytest
 import trustme
 from played import Cluster, opt_in, played
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.simcluster import write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
+from preflight_testing.apidouble import write_kubeconfig
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.waiting import until
 from replica import Replica, replica
 
 pytestmark = pytest.mark.anyio

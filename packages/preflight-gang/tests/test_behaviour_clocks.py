@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from played import Cluster
-from preflight_e2e.waiting import until
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
 from preflight_gang.metrics import Metrics
@@ -19,6 +18,7 @@ from preflight_kube.clock import Clock
 from preflight_kube.connection import Connection
 from preflight_kube.lease import lead
 from preflight_kube.workqueue import Queue
+from preflight_testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

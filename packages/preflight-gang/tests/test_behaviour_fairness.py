@@ -9,12 +9,12 @@ import anyio
 import pytest
 from leading import leads
 from played import CHECKS, Json, played
-from preflight_e2e.simcluster import RESOURCES, ApiDouble, write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_testing.apidouble import RESOURCES, ApiDouble, write_kubeconfig
+from preflight_testing.waiting import until
 from wire import Sent, refusal
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from leading import Leading
 from played import Cluster, container, result_line
-from preflight_e2e.plugin import Api
-from preflight_e2e.waiting import until
 from preflight_proto import names
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 from wire import Sent, refusal
 
 pytestmark = pytest.mark.anyio

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
-from preflight_e2e.waiting import until
 from preflight_gang import delivery, waiting
 from preflight_kube.client import NotFound
 from preflight_kube.connection import Connection
 from preflight_proto import names
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

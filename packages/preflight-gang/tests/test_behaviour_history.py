@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from leading import Leading, leads
 from played import Cluster, container, opt_in
-from preflight_e2e.waiting import until
 from preflight_gang import memory
 from preflight_gang.config import Config, parse
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_proto import names
 from preflight_proto.history import Past, Sighting, digest, said
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

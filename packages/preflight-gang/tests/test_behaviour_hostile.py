@@ -14,11 +14,11 @@ import pytest
 from hostile import DEEP, gang_map, giant_record
 from leading import Leading, leads
 from played import Cluster, container
-from preflight_e2e.plugin import Api
-from preflight_e2e.waiting import until
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from leading import leads
 from played import Cluster
-from preflight_e2e.waiting import until
 from preflight_kube.connection import Connection
+from preflight_testing.waiting import until
 from replica import Replica, replica
 from wire import Sent
 

@@ -11,12 +11,12 @@ import anyio
 import pytest
 from hostile import bomb, gang_map
 from played import Cluster, played
-from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.waiting import until
 from replica import Replica, replica
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from leading import Leading, settled
 from played import CHECKS, Cluster
-from preflight_e2e.waiting import until
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
+from preflight_testing.waiting import until
 from test_nodes import OF_THE_GANG, OF_THE_NODE, ZONE
 
 pytestmark = pytest.mark.anyio

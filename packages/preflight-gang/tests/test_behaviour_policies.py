@@ -12,10 +12,6 @@ import msgspec
 import pytest
 from leading import Leading, leads
 from played import played
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.plugin import Api
-from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_gang.crd import crd
 from preflight_gang.metrics import Metrics
 from preflight_gang.policies import Policies
@@ -23,6 +19,10 @@ from preflight_gang.writer import Writer
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

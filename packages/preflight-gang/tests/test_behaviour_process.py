@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
-from preflight_e2e.waiting import until
 from preflight_kube.connection import Connection
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
+from preflight_testing.waiting import until
 from replica import replica
 
 pytestmark = pytest.mark.anyio

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from leading import leads
 from played import Cluster
-from preflight_e2e.plugin import Api
-from preflight_e2e.waiting import until
 from preflight_kube import reflector
 from preflight_kube.connection import Connection
 from preflight_kube.decoding import MOST_BYTES
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 from replica import Replica, replica
 from wire import Sent, refusal
 

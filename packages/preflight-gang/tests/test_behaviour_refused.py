@@ -8,10 +8,10 @@ import anyio
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_e2e.plugin import Api
-from preflight_e2e.waiting import until
 from preflight_gang import waiting
 from preflight_kube.client import KubeError
+from preflight_testing.plugin import Api
+from preflight_testing.waiting import until
 from wire import Sent, refusal
 
 pytestmark = pytest.mark.anyio

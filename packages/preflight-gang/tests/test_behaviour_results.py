@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, clock, container, opt_in, result_line
-from preflight_e2e.waiting import until
 from preflight_gang import reports
 from preflight_gang.config import parse
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_proto import names
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from leading import leads
 from played import Cluster, opt_in, played
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client, Invalid, KubeError
 from preflight_kube.connection import connection
 from preflight_proto import names
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_e2e.plugin import Api
 from preflight_gang.config import Config, sources_of
 from preflight_gang.show import show
 from preflight_gang.sources import BUILT_IN
 from preflight_proto.gang_source import GangSource
+from preflight_testing.plugin import Api
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, played
-from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 from preflight_gang.config import parse
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
+from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 
 pytestmark = pytest.mark.anyio
 

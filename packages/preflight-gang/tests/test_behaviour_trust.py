@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from leading import Leading, settled
 from played import Cluster
-from preflight_e2e.waiting import until
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, encode_stamp
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster, container, result_line
-from preflight_e2e.waiting import until
 from preflight_kube.connection import Connection
+from preflight_testing.waiting import until
 from replica import LEASE_SECONDS, Replica, replica
 from wire import Sent
 

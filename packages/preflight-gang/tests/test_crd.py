@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_gang.crd import crd
 from preflight_gang.policy import problems
 from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 METHODS: list[Any] = [None, "auto", "kai", "labels", "volcano", "slurm"]
 LABELS: list[Any] = [

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
-from preflight_e2e.plugin import Api
 from preflight_gang.delivery import TooLarge, config_map, record_of, roster_patch
 from preflight_gang.objects import ConfigMap
 from preflight_gang.sealing import Answer, Record, Seat
 from preflight_kube.client import Client
 from preflight_proto.roster import decode_roster
+from preflight_testing.plugin import Api
 
 ROOM = 1024 * 1024
 

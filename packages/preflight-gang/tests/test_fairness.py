@@ -6,8 +6,8 @@ from functools import partial
 
 import anyio
 import pytest
-from preflight_e2e.waiting import until
 from preflight_gang.fairness import FairLimiter
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

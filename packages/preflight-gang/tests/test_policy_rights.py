@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from leading import leads
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.helm import GANG, Release
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, path
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.helm import GANG, Release
 from test_behaviour_policies import OBSERVE, Configs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]

@@ -9,15 +9,15 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster, container, played, result_line
-from preflight_e2e.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
-from preflight_e2e.helm import UMBRELLA, Object, render
-from preflight_e2e.rights import NOT_SENT, Rights, compared, granted, read
-from preflight_e2e.waiting import until
 from preflight_gang.crd import crd
 from preflight_gang.sources import BUILT_IN
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 from preflight_proto import names, policy
+from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
+from preflight_testing.helm import UMBRELLA, Object, render
+from preflight_testing.rights import NOT_SENT, Rights, compared, granted, read
+from preflight_testing.waiting import until
 from replica import replica
 
 pytestmark = pytest.mark.anyio

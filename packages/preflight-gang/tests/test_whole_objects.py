@@ -221,7 +221,7 @@ def _kubeconfig() -> Any:
     import tempfile
     from pathlib import Path
 
-    from preflight_e2e.simcluster import write_kubeconfig
+    from preflight_testing.apidouble import write_kubeconfig
 
     return write_kubeconfig(Path(tempfile.mkdtemp()) / "kubeconfig", "http://127.0.0.1:1")
 

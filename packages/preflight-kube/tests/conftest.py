@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from preflight_e2e.plugin import Api, api, real_api_server
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
+from preflight_testing.plugin import Api, api, real_api_server
 
 __all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
 

@@ -9,8 +9,6 @@ import anyio
 import msgspec
 import pytest
 from kube_world import Item, config_map, names
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
 from preflight_kube.client import (
     Client,
     Conflict,
@@ -23,6 +21,8 @@ from preflight_kube.client import (
     PreconditionFailed,
 )
 from preflight_kube.connection import Connection
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ import pytest
 import trustme
 from anyio.abc import SocketAttribute, SocketStream
 from kube_world import Item
-from preflight_e2e.simcluster import ApiDouble
 from preflight_kube import transport
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
+from preflight_testing.apidouble import ApiDouble
 
 pytestmark = pytest.mark.anyio
 

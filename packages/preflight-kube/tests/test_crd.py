@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 from msgspec import UNSET, Meta, UnsetType
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_kube.conditions import Conditions
 from preflight_kube.crd import Column, Int32, Rule, condition_column, crd, embedded, list_map, structural
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 GROUP = "tests.example.com"
 PATH = f"/apis/{GROUP}/v1/namespaces/default/boxes"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from preflight_e2e.plugin import ABSENT, Api
 from preflight_kube.client import Client
 from preflight_kube.discovery import served
+from preflight_testing.plugin import ABSENT, Api
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from preflight_e2e.plugin import Api
 from preflight_kube.client import Client, Conflict
 from preflight_kube.events import Regarding, event, timestamp
+from preflight_testing.plugin import Api
 
 NOW = timestamp(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
 CLAIM = Regarding("resource.k8s.io/v1", "ResourceClaim", "claim", "uid-1", "team")

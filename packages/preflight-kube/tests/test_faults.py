@@ -15,12 +15,12 @@ import pytest
 import trustme
 from blockbuster import blockbuster_ctx
 from kube_world import Item, Kept, config_map
-from preflight_e2e.simcluster import Answer, ApiDouble, Request, write_kubeconfig
-from preflight_e2e.waiting import until
 from preflight_kube import transport
 from preflight_kube.client import READ_ATTEMPTS, Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_kube.reflector import Reflector
+from preflight_testing.apidouble import Answer, ApiDouble, Request, write_kubeconfig
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

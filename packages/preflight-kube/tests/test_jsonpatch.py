@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_world import Item, config_map
-from preflight_e2e.plugin import Api
 from preflight_kube import jsonpatch
 from preflight_kube.client import Client, PreconditionFailed
+from preflight_testing.plugin import Api
 
 
 @settings(deadline=None)  # a busy machine proves nothing

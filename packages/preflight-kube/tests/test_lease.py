@@ -17,12 +17,12 @@ import anyio.abc
 import pytest
 from anyio.streams.text import TextReceiveStream
 from kube_world import config_map
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import Proxy, proxied
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client, Fenced, NotFound
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership, lead
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import Proxy, proxied
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
 from preflight_kube.client import Client, Fenced, KubeError
 from preflight_kube.connection import Connection
 from preflight_kube.lock import Leadership, LeaseLock, LeaseLost
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
 
 pytestmark = pytest.mark.anyio
 

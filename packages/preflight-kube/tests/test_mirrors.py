@@ -7,14 +7,14 @@ import logging
 import anyio
 import pytest
 from kube_world import Item
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.decoding import Identity, Unreadable
 from preflight_kube.mirrors import Mirrors, collection
 from preflight_kube.reflector import Reflector
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
+from preflight_testing.waiting import until
 
 
 def test_a_mirror_is_behind_from_its_first_failure_until_it_follows_again() -> None:

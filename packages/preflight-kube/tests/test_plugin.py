@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 from kube_world import Item
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube import transport
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_kube.errors import BadAccess, KubeError
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import pytest
 from kube_world import Changes, Kept, config_map, names
-from preflight_e2e.plugin import Api
-from preflight_e2e.proxy import proxied
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.reflector import Change, Reflector
+from preflight_testing.plugin import Api
+from preflight_testing.proxy import proxied
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_world import Kept
-from preflight_e2e.proxy import proxied
-from preflight_e2e.simcluster import ApiDouble
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.reflector import Change, Reflector
+from preflight_testing.apidouble import ApiDouble
+from preflight_testing.proxy import proxied
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

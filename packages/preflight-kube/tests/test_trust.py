@@ -11,12 +11,12 @@ import pytest
 import trustme
 import yaml
 from kube_world import Item, names
-from preflight_e2e.simcluster import ApiDouble
-from preflight_e2e.waiting import until
 from preflight_kube import transport
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_kube.reflector import Reflector
+from preflight_testing.apidouble import ApiDouble
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

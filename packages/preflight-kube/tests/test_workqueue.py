@@ -6,11 +6,11 @@ import itertools
 
 import anyio
 import pytest
-from preflight_e2e.waiting import until
 from preflight_kube import refusals
 from preflight_kube.client import Fenced, KubeError
 from preflight_kube.clock import Clock
 from preflight_kube.workqueue import Key, Queue
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 

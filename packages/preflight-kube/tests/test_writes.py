@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from kube_world import Item, config_map
-from preflight_e2e.plugin import Api
 from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
+from preflight_testing.plugin import Api
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets, version
+from preflight_testing.apiserver import ASSETS, ApiServer, assets, version
 
 __all__ = [
     "Webhook",

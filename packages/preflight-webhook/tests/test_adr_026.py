@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 import pytest
 import yaml
-from preflight_e2e.helm import UMBRELLA, only, render
+from preflight_testing.helm import UMBRELLA, only, render
 from preflight_webhook.admission import decide
 from preflight_webhook.config import Config, parse
 from preflight_webhook.decision import Decision

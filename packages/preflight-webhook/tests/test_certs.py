@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.apiserver import free_port
 from preflight_kube.admission.certificates import Material, issue, service_names
+from preflight_testing.apiserver import free_port
 from preflight_webhook import certs, logs
 from preflight_webhook.kube import Client, Conflict, Connection, KubeError, connection
 from served import api_server

@@ -17,9 +17,9 @@ import httpx
 import pytest
 import trustme
 import yaml
-from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.chart_schema import CRD
 from preflight_proto import policy
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import CRD
 from preflight_webhook.claims import VERSIONS, read
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving

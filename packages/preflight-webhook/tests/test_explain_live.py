@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 from said import Said, said
 from served import api_server
 

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.chart_schema import CRD
-from preflight_e2e.plugin import Api, api, real_api_server
-from preflight_e2e.simcluster import Answer, ApiDouble, write_kubeconfig
 from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
+from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import CRD
+from preflight_testing.plugin import Api, api, real_api_server
 from preflight_webhook import kube
 from preflight_webhook.app import Admission, State
 from preflight_webhook.config import parse

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from preflight_e2e.apiserver import GANG_APIS
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
+from preflight_testing.apiserver import GANG_APIS
 from preflight_webhook.admission import decide
 from preflight_webhook.config import parse
 from served import Webhook, api_server, asking, client_of, entry, kube_apiserver

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.chart_schema import CRD
-from preflight_e2e.helm import INJECTOR, Release
 from preflight_proto.policy import path
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import CRD, INJECTOR, Release
 from preflight_webhook import kube
 from served import api_server
 from test_policies import OBSERVE, Cluster, following, until

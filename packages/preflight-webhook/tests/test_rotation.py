@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube.admission.certificates import Material
+from preflight_testing.apiserver import ApiServer
 from preflight_webhook import certs
 from preflight_webhook.kube import Client, Connection
 from served import api_server, client_of, entry, wait_until, webhook

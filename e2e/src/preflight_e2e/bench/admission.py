@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import trustme
-
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 from . import served
 from .load import BenchError

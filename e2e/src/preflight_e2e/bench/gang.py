@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
-from preflight_e2e.simcluster import ApiDouble, write_kubeconfig
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 from .cluster import Server, Told, addressed, member
 from .load import BenchError

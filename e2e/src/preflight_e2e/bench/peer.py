@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from preflight_testing.apidouble.patches import copied, json_patch
 
-from ..simcluster.patches import copied, json_patch
 from .load import BenchError, built
 from .served import PATIENCE, Served, free_port, pinned
 

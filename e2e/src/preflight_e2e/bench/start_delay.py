@@ -17,8 +17,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from preflight_testing.helm import ChartError
+
 from ..clusters import ClusterError, cluster
-from ..helm import ChartError
 from ..images import FAKE_NODE, ImageError, build_all, build_fake_node, find_engine
 from ..lab import Lab, LabError, until
 from .load import BenchError

@@ -23,12 +23,12 @@ from typing import Any
 
 import trustme
 from kubernetes import client, config
+from preflight_testing.apidouble import ApiDouble, Resource, write_kubeconfig
+from preflight_testing.helm import UMBRELLA, render
 
 from ..facts import node_json, uuids
-from ..helm import UMBRELLA, render
 from ..images import ROOT, ImageError, build_nvml
 from ..lab import GANG_VALUES, OPTED_IN, Lab, LabError, injector_values, until
-from ..simcluster import ApiDouble, Resource, write_kubeconfig
 from ..simcluster.admission import Admission
 from ..simcluster.nodes import Kubelets, Node, unimplemented
 from ..simcluster.scheduler import schedule

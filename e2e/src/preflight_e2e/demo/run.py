@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+from preflight_testing.helm import ChartError
 from rich.console import Console
 from rich.markup import escape
 
 from ..clusters.simulated import SimulatedLab
-from ..helm import ChartError
 from ..lab import LabError
 from ..runner import run
 from ..scenario import Scenario, load

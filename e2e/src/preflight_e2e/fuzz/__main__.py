@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from preflight_e2e.apiserver import ASSETS, assets
+from preflight_testing.apiserver import ASSETS, assets
 
 from ..program import leave, says_version
 from .objects import Maker

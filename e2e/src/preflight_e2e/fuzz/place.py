@@ -18,9 +18,8 @@ from typing import Any
 
 import trustme
 import yaml
-
-from preflight_e2e.apiserver import ApiServer, free_port
-from preflight_e2e.helm import GANG
+from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.helm import GANG
 
 from .shots import Client, Shot
 from .vectors import OPTED_IN, STRAY

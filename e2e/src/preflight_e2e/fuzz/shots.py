@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from preflight_e2e.apiserver import ApiServer
+from preflight_testing.apiserver import ApiServer
 
 __all__ = ["MERGE", "Client", "Shot", "deep", "fields", "nested", "pod_path"]
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from .http import Answer, Api, Request
-from .patches import json_patch
-from .store import Object, Refused
+from preflight_testing.apidouble.http import Answer, Api, Request
+from preflight_testing.apidouble.patches import json_patch
+from preflight_testing.apidouble.store import Object, Refused
 
 TIMEOUT = 10.0
 """Seconds that the API server waits for an answer: the chart's ``webhook.timeoutSeconds``."""

@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from preflight_testing.apidouble.store import Object, Refused, Resource, Store
+
 from .scheduler import GPU, ended, gpus
-from .store import Object, Refused, Resource, Store
 from .volumes import KINDS, SOURCES, folder, project
 from .volumes import field as field_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .store import Object, Resource, Store
+from preflight_testing.apidouble.store import Object, Resource, Store
 
 GPU = "nvidia.com/gpu"
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from .store import Object
+from preflight_testing.apidouble.store import Object
 
 KINDS = {"emptyDir", "hostPath", "projected"}
 SOURCES = {"downwardAPI", "configMap"}

@@ -13,11 +13,13 @@ from typing import Any
 import yaml
 from helm_python import Chart, Config, HelmError, lint
 
-CHARTS = Path(__file__).resolve().parents[3] / "charts"
+CHARTS = Path(__file__).resolve().parents[4] / "charts"
 UMBRELLA = CHARTS / "preflight"
 PARTS = UMBRELLA / "charts"
 INJECTOR = PARTS / "preflight-injector"
 GANG = PARTS / "preflight-gang"
+CRD = GANG / "generated" / "preflightconfigs.yaml"
+"""The custom resource definitions, as the gang controller prints them."""
 
 Values = dict[str, Any]
 Object = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, config
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RULES = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"

@@ -23,7 +23,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from preflight_e2e.simcluster import write_kubeconfig
+from .apidouble import write_kubeconfig
 
 ASSETS = "KUBEBUILDER_ASSETS"
 """Names the folder that holds etcd and kube-apiserver."""

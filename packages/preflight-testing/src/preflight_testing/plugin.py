@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from .apidouble import ApiDouble, write_kubeconfig
 from .apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
-from .simcluster import ApiDouble, write_kubeconfig
 
 __all__ = ["ABSENT", "Api", "api", "real_api_server"]
 

@@ -1,0 +1,1 @@
+"""What tests of every member stand on: an API double, real API servers, Helm, rights, a proxy, waiting."""

@@ -1,0 +1,153 @@
+"""A double of the API server: objects, versions, watches and patches over real HTTP, in one event loop.
+
+It pretends no access control, validation, defaulting or speed. What it does not implement it answers with 501,
+naming method and path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from .http import Answer, Api, Request, converse
+from .store import RESOURCES, Resource, Store
+
+__all__ = ["RESOURCES", "Answer", "ApiDouble", "Request", "Resource", "write_kubeconfig"]
+
+R = TypeVar("R")
+
+
+class ApiDouble:
+    """Use as ``async with`` in the test's own event loop, or as ``with``: then it runs in a thread of its own.
+
+    ``token``: requests without this bearer token are answered 401; None lets everybody in.
+    """
+
+    def __init__(
+        self,
+        resources: Iterable[Resource] = RESOURCES,
+        *,
+        absent: Iterable[str] = (),
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.store = Store()
+        self.api = Api(self.store, set(resources), set(absent))
+        self.token = token
+        self.requests: list[Request] = []
+        """Everything that was asked, in order."""
+        self.fault: Callable[[Request], Answer | None] = lambda _: None
+        """May answer a request in the server's place."""
+        self.admit: Callable[[Request], Awaitable[Answer | Request]] = _as_it_is
+        """Admission: may refuse a request, or change it."""
+        self.port = 0
+        self._tls = tls
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        for name in ("default", "kube-system"):
+            self.create("namespaces", {"metadata": {"name": name}})
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> ApiDouble:
+        self._loop = asyncio.get_running_loop()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls, backlog=1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for _turn in range(5):
+            await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+    def __enter__(self) -> ApiDouble:
+        ready, self._stop = threading.Event(), asyncio.Event()
+
+        async def run() -> None:
+            async with self:
+                ready.set()
+                await self._stop.wait()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(run()))
+        self._thread.start()
+        ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def within(self, call: Callable[[], R]) -> R:
+        """The result of ``call``, made in the double's own event loop: for tests whose double runs in a thread."""
+
+        async def calls() -> R:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(calls(), self._loop).result()
+
+    def restart(self) -> None:
+        """Break every connection, as a restarted API server does; from any thread but that of the double's own loop."""
+
+        async def breaks() -> None:
+            await self.__aexit__()
+            await self.__aenter__()
+
+        asyncio.run_coroutine_threadsafe(breaks(), self._loop).result()
+
+    def compact(self) -> None:
+        """Forget all history; from within the double's own loop."""
+        self.store.compact()
+
+    def create(self, plural: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create an object without asking over HTTP; from within the double's own loop."""
+        resource = next(r for r in self.api.served if r.plural == plural)
+        return self.store.create(resource, body["metadata"].get("namespace", ""), body)
+
+    async def _intercept(self, request: Request) -> Answer | Request:
+        self.requests.append(request)
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            said = {"kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized"}
+            return Answer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
+        return self.fault(request) or await self.admit(request)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._open[task] = writer
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await converse(self.api, self._intercept, reader, writer)
+        finally:
+            del self._open[task]
+            writer.close()
+
+
+async def _as_it_is(request: Request) -> Request:
+    return request
+
+
+def write_kubeconfig(path: Path, server: str, *, ca: Path | None = None, user: dict[str, Any] | None = None) -> Path:
+    """A kubeconfig with one cluster, one user and one context."""
+    cluster = {"server": server} | ({"certificate-authority": str(ca)} if ca else {})
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "one", "cluster": cluster}],
+        "users": [{"name": "one", "user": user or {}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+        "current-context": "one",
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
