@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from preflight_e2e.plugin import real_api_server
+from preflight_testing.plugin import real_api_server
 
 __all__ = ["real_api_server"]

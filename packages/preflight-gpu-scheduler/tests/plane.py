@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import httpx
 import msgspec
 import yaml
 from anyio.abc import TaskGroup
-from preflight_e2e.apiserver import ASSETS, ApiServer, free_port
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.admission import admit
 from preflight_gpu_scheduler.claim import Claim, Spec
@@ -35,6 +34,7 @@ from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
 from preflight_kube.client import Client, Conflict, NotFound
 from preflight_kube.connection import Connection, connection
+from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 
 Trap = Callable[[str, str], Awaitable[Callable[[], Awaitable[None]] | None]]
@@ -143,9 +143,12 @@ class Plane:
         self._nodes.append(name)
         size = max(1, gpus // islands)
         devices = [
-            {"id": n, "uuid": f"GPU-{name}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450} for n in range(gpus)
+            {"id": n, "uuid": f"GPU-{name}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
+            for n in range(gpus)
         ]
-        await self.status_of(name, {"total": gpus, "devices": devices, **({"observedTime": observed} if observed else {})})
+        await self.status_of(
+            name, {"total": gpus, "devices": devices, **({"observedTime": observed} if observed else {})}
+        )
 
     async def status_of(self, node: str, status: dict[str, Any]) -> None:
         body = {
@@ -155,10 +158,8 @@ class Plane:
             "spec": {"nodeName": node},
         }
         path = f"/apis/{names.API_VERSION}/gpunodestatuses"
-        try:
+        with suppress(Conflict):
             await self.client.create(path, body)
-        except Conflict:
-            pass
         await self.client.merge_patch(f"{path}/{node}/status", {"status": status})
 
     async def claim(self, name: str, count: int, *, namespace: str = "", gang: str = "", **spec: Any) -> None:
@@ -171,7 +172,10 @@ class Plane:
     async def pod(self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", **annotations: str) -> None:
         """As our webhook would admit it."""
         where = namespace or self.namespace
-        said = {names.CLAIM_ANNOTATION: claim, **{names.PREFIX + k.replace("_", "-"): v for k, v in annotations.items()}}
+        said = {
+            names.CLAIM_ANNOTATION: claim,
+            **{names.PREFIX + k.replace("_", "-"): v for k, v in annotations.items()},
+        }
         body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -191,8 +195,11 @@ class Plane:
         self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
     ) -> Any:
         """As a user makes it; the object as it was stored. ``env`` and ``resources`` are the container's."""
-        container = {"name": "main", "image": "none", **{k: more.pop(k) for k in ("env", "resources") if k in more}}
-        spec = {"containers": [container], **({"initContainers": [{"name": "i", "image": "none"}]} if init else {}), **more}
+        container: dict[str, Any] = {"name": "main", "image": "none"}
+        container |= {key: more.pop(key) for key in ("env", "resources") if key in more}
+        spec: dict[str, Any] = {"containers": [container], **more}
+        if init:
+            spec["initContainers"] = [{"name": "i", "image": "none"}]
         about = {"name": name, "annotations": {names.CLAIM_ANNOTATION: claim, **(annotations or {})}}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
         where = f"/api/v1/namespaces/{self.namespace}/pods"
@@ -247,8 +254,9 @@ class Plane:
 
     async def _control(self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None) -> None:
         with scope:
-            async with Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32) as client:
-                client.trap = trap
+            client = Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32)
+            client.trap = trap
+            async with client:
                 state = State(client, self.config, gangs=True)
                 acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
                 async with anyio.create_task_group() as group:
@@ -303,10 +311,8 @@ class Plane:
                 await self.client.delete(f"/api/v1/namespaces/{name}/pods", grace=0)
             for name in self._nodes:
                 for path in ("/api/v1/nodes", f"/apis/{names.API_VERSION}/gpunodestatuses"):
-                    try:
+                    with suppress(NotFound):
                         await self.client.delete(f"{path}/{name}")
-                    except NotFound:
-                        pass
             await self.client.__aexit__(None, None, None)
 
     # --- waiting
@@ -368,8 +374,9 @@ class Extending:
         plane = self._plane
         try:
             with self.scope:
-                async with Faulty(self._target, agent="gpu-scheduler-extender", concurrency=64) as client:
-                    client.trap = self._trapped
+                client = Faulty(self._target, agent="gpu-scheduler-extender", concurrency=64)
+                client.trap = self._trapped
+                async with client:
                     meters = ExtenderMeters(CollectorRegistry())
                     self.state = state = State(client, plane.config)
                     extender = Extender(client, plane.config, state, meters)

@@ -7,14 +7,15 @@ after it was refused because the pod had changed, K6 while leases are given back
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from plane import Extending, Plane, plane
-from preflight_e2e.apiserver import ApiServer
+from plane import Plane, plane
 from preflight_kube.client import KubeError
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)
 POINTS = ("K1", "K2", "K3", "K4", "K5", "K6")
@@ -52,10 +53,18 @@ class Fault:
             await self._strike()
         return None
 
+    def has_struck(self) -> bool:
+        return self.struck
+
     async def _strike(self) -> None:
         if not self.struck:
             self.struck = True
             await self.blow()
+
+
+async def _never(_: str, __: str) -> None:
+    """Of a process that is dead nothing is sent any more."""
+    await anyio.sleep_forever()
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
@@ -67,43 +76,40 @@ def test_whatever_is_lost_at_any_point_of_a_bind_the_pod_is_bound_once(
         async with plane(real_api_server, reservation_seconds=5, gang_bind="3s") as world:
             await world.node("a", gpus)
             await world.claim("some", gpus)
-            extender = await world.extender()
-            port = extender.port
-            process: Any = world.scheduler(port)
+            cast = SimpleNamespace(extender=await world.extender())
+            port = cast.extender.port
+            cast.scheduler = world.scheduler(port)
             await world.controller()
+
+            async def blow() -> None:
+                if what == "answer lost":
+                    raise KubeError("no answer", 0)
+                if what == "scheduler killed":
+                    cast.scheduler.kill()
+                    return
+                cast.extender.trap = _never
+                cast.extender.scope.cancel()
+                await anyio.sleep_forever()
+
             for point in POINTS:
                 name = f"p-{point.lower()}"
-
-                async def blow() -> None:
-                    nonlocal process
-                    if what == "answer lost":
-                        raise KubeError("no answer", 0)
-                    if what == "scheduler killed":
-                        process.kill()
-                        return
-                    extender.scope.cancel()
-                    await anyio.sleep_forever()
-
                 fault = Fault(world, point, name, blow)
-                extender.trap = fault
+                cast.extender.trap = fault
                 await world.pod(name, "some")
-                await world.until(f"{point} is reached", lambda fault=fault: fault.struck)
-                if what == "extender killed" and extender.scope.cancel_called:
-                    await extender.kill()
-                    extender = await _again(world, port)
-                if what == "scheduler killed" and process.poll() is not None:
-                    process = world.scheduler(port, f"scheduler-{point}")
+                await world.until(f"{point} is reached", fault.has_struck)
+                if cast.extender.scope.cancel_called:
+                    await cast.extender.kill()
+                    cast.extender = await world.extender(port=port)
+                if what == "scheduler killed" and point != "K5":
+                    await anyio.to_thread.run_sync(cast.scheduler.wait)
+                    cast.scheduler = world.scheduler(port, f"scheduler-{point}")
                 await world.bound(name)
                 await world.explained()
-                extender.trap = None
+                cast.extender.trap = None
                 await world.delete_pod(name)
                 await world.explained()
 
     anyio.run(body)
-
-
-async def _again(world: Plane, port: int) -> Extending:
-    return await world.extender(port=port)
 
 
 @pytest.mark.parametrize("when", ["after its leases were taken back", "before they are deleted"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 from plane import Plane, plane
-from preflight_e2e.apiserver import ApiServer
 from preflight_gpu_scheduler import names
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300)
 

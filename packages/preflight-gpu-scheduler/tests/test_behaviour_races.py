@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import anyio
 import pytest
-from plane import plane
-from preflight_e2e.apiserver import ApiServer
+from plane import Plane, plane
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300)
 PODS, GPUS = 50, 8
@@ -46,12 +47,16 @@ def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
             for uid, pod in list(world.watcher.pods.items()):
                 if pod.bound and pod.allocated is not None:
                     await world.delete_pod(pod.metadata.name, namespace=pod.metadata.namespace)
-                    await world.until("it has gone", lambda uid=uid: uid not in world.watcher.pods)
+                    await world.until("it has gone", partial(_gone, world, uid))
             await world.until("every GPU is given again", lambda: len(world.watcher.given) == GPUS)
             await world.explained()
 
     anyio.run(body)
 
 
-async def _create(world: object, name: str, namespace: str) -> None:
-    await world.pod(name, "one", namespace=namespace)  # type: ignore[attr-defined]
+async def _create(world: Plane, name: str, namespace: str) -> None:
+    await world.pod(name, "one", namespace=namespace)
+
+
+def _gone(world: Plane, uid: str) -> bool:
+    return uid not in world.watcher.pods

@@ -9,9 +9,9 @@ import anyio
 import pytest
 import trustme
 from plane import Plane, plane
-from preflight_e2e.apiserver import ApiServer, free_port
 from preflight_gpu_scheduler import names
 from preflight_kube.client import KubeError
+from preflight_testing.apiserver import ApiServer, free_port
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -88,9 +89,9 @@ class Agent:
             facts = await self._facts()
             now = self._client.clock()
             found = self._status(known, facts)
-            if found is not None and (changed(known, found) or now - beat >= self._config.seconds("heartbeat")):
-                if await self._publish(found):
-                    known, beat = found, now
+            due = found is not None and (changed(known, found) or now - beat >= self._config.seconds("heartbeat"))
+            if found is not None and due and await self._publish(found):
+                known, beat = found, now
             left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
             with anyio.move_on_after(min(self._look, left) if left else self._look):
                 await self._woken.wait()
@@ -160,10 +161,8 @@ class Agent:
                 "metadata": {"name": self._node},
                 "spec": {"nodeName": self._node},
             }
-            try:
+            with suppress(Conflict):  # somebody else made it meanwhile
                 await self._client.create(STATUSES, made)
-            except Conflict:
-                pass  # somebody else made it meanwhile
             await self._client.merge_patch(f"{self._path}/status", body)
 
     def _changed(self, _: Change[Any]) -> None:

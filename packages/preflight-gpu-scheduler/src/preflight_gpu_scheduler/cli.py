@@ -22,6 +22,8 @@ _ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.
   preflight-gpu-scheduler webhook           admit pods that name a GpuClaim
   preflight-gpu-scheduler agent             say which GPUs this node has, and how they are
   preflight-gpu-scheduler certs             keep the webhook's certificate
+  preflight-gpu-scheduler show              a row a node, a cell a GPU; or what a pod waits for
+  preflight-gpu-scheduler explain           per node why not, and which GPUs it would be; without a cluster
   preflight-gpu-scheduler scheduler-config  the KubeSchedulerConfiguration that names the extender
   preflight-gpu-scheduler validate-config   every problem of a configuration file
   preflight-gpu-scheduler schema            the configuration's JSON Schema
@@ -59,8 +61,27 @@ def _parser() -> argparse.ArgumentParser:
     agent = commands.command(subparsers, "agent", _agent, help="say which GPUs this node has, and how they are")
     _service(agent)
     agent.add_argument(
-        "--node", default=os.environ.get("NODE_NAME", ""), help="the node that this runs on (NODE_NAME; here %(default)s)"
+        "--node",
+        default=os.environ.get("NODE_NAME", ""),
+        help="the node that this runs on (NODE_NAME; here %(default)s)",
     )
+
+    show = commands.command(subparsers, "show", _show, help="a row a node, a cell a GPU; or one pod")
+    _config(show)
+    show.add_argument("pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for")
+    show.add_argument("-n", "--namespace", default="default", help="the pod's namespace (%(default)s)")
+
+    explain = commands.command(subparsers, "explain", _explain, help="per node why not, and which GPUs it would be")
+    _config(explain)
+    explain.add_argument(
+        *("-f", "--file"),
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
+    )
+    explain.add_argument("--live", action="store_true", help="nodes, statuses and leases of the cluster instead")
+    explain.add_argument("-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)")
 
     scheduler = commands.command(
         subparsers, "scheduler-config", _scheduler_config, help="the KubeSchedulerConfiguration that names the extender"
@@ -164,6 +185,47 @@ def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     from preflight_kube.admission import certs
 
     certs.add_command(subparsers, component="gpu-scheduler-webhook", service=PROGRAM, mutating=[PROGRAM])
+
+
+def _show(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from .asking import seen
+    from .show import pod_text, table
+
+    target = connection(home=Path.home())
+    key = (args.namespace, args.pod)
+    found = seen(target, _load(args.config), lambda state: pod_text(state, key) if args.pod else table(state))
+    if not found:
+        raise commands.Failed(
+            f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
+        )
+    print(found)
+    return commands.DONE
+
+
+def _explain(args: argparse.Namespace) -> int:
+    import msgspec
+    from preflight_kube.connection import connection
+
+    from . import names
+    from .asking import files, seen
+    from .explain import explain, text
+
+    config, given = _load(args.config), files(args.file)
+    if given.pod is None:
+        raise commands.BadInput("there is no Pod in the files; give one with -f.")
+    about = given.pod.get("metadata")
+    said = about.get("annotations") if isinstance(about, dict) else None
+    claim = given.claims.get(str(said.get(names.CLAIM_ANNOTATION))) if isinstance(said, dict) else None
+    nodes, statuses, busy = given.nodes, given.statuses, dict[str, frozenset[int]]()
+    if args.live:
+        nodes, statuses, busy = seen(
+            connection(home=Path.home()), config, lambda state: (state.nodes, state.inventories, state.busy())
+        )
+    found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
+    print(msgspec.json.encode(found).decode() if args.output == "json" else text(found))
+    return commands.DONE
 
 
 def _scheduler_config(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ Whatever changed is looked at again, each thing once and by one worker at a time
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,8 +13,8 @@ from typing import Any, Final
 import anyio
 from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.events import Regarding, event, timestamp
-from preflight_kube.workqueue import Queue
 from preflight_kube.logs import get_logger
+from preflight_kube.workqueue import Queue
 
 from . import controls, names
 from . import status as statuses
@@ -193,7 +194,9 @@ class Controller:
             if waited < CLAIM_PATIENCE:
                 return CLAIM_PATIENCE - waited
             await self._say(
-                pod, "GpuClaimMissing", f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
+                pod,
+                "GpuClaimMissing",
+                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
             )
         return None
 
@@ -235,10 +238,8 @@ class Controller:
         wanted = controls.capacity(inventory, leased)
         patch = controls.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
-            try:
+            with contextlib.suppress(NotFound):
                 await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
-            except NotFound:
-                pass
         return None
 
     # --- nudges

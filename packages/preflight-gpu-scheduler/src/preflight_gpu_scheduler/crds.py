@@ -49,7 +49,7 @@ class NodeStatus(inventory.Status, rename="camel", frozen=True, kw_only=True):
 
 
 def gpu_claim() -> dict[str, Any]:
-    made = definitions.crd(
+    return definitions.crd(
         names.GROUP,
         "GpuClaim",
         names.VERSION,
@@ -67,7 +67,6 @@ def gpu_claim() -> dict[str, Any]:
             Column("Message", ".status.message", priority=1),
         ),
     )
-    return made
 
 
 def gpu_node_status() -> dict[str, Any]:

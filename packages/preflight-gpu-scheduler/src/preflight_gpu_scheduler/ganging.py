@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
-
 from preflight_kube.logs import get_logger
 
 from . import plan as planning
@@ -33,9 +32,7 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class Ganging:
-    def __init__(
-        self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say
-    ) -> None:
+    def __init__(self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say) -> None:
         self._config, self._seen, self._meters, self._performer, self._say = config, seen, meters, performer, say
         self._whole = Sightings()
         self._woken = anyio.Event()
@@ -95,12 +92,14 @@ class Ganging:
         await self._shown([one.pod for one in turn.assignments])
         for one in turn.assignments:
             ids = ",".join(map(str, one.ids))
-            await self._say(one.pod, "GangReserved", f"gang {gang.key[1]} is reserved whole; GPUs {one.node}:{ids}", True)
+            await self._say(
+                one.pod, "GangReserved", f"gang {gang.key[1]} is reserved whole; GPUs {one.node}:{ids}", True
+            )
 
     async def _shown(self, pods: Sequence[Pod]) -> None:
         """Wait until the mirror shows what was written: of an older view the same gang would be planned again."""
         with anyio.move_on_after(_LOOK):
-            while any(self._seen.pods.get(one.key) == one for one in pods):
+            while any(self._seen.pods.get(one.key) == one for one in pods):  # noqa: ASYNC110 - one look for many pods
                 await anyio.sleep(0.02)
 
     async def _waits(self, gang: Gang, why: str) -> None:

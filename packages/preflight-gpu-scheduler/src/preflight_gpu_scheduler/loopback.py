@@ -5,6 +5,7 @@ Whatever a call is, its answer has status 200: the scheduler shows any other one
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
@@ -12,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
+import anyio
 import uvicorn
-
 from preflight_kube.logs import get_logger
 
 from . import verbs
@@ -114,7 +115,7 @@ async def serve(application: Application, host: str, port: int) -> None:
 async def serve_on(application: Application, listening: socket.socket) -> None:
     """As :func:`serve`, on a socket that is closed at the end."""
     config = uvicorn.Config(
-        application,  # type: ignore[arg-type]
+        application,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -122,5 +123,13 @@ async def serve_on(application: Application, listening: socket.socket) -> None:
         timeout_keep_alive=300,
         timeout_graceful_shutdown=2,
     )
-    with listening:
-        await _Server(config).serve(sockets=[listening])
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        await asyncio.wait([serving])
+        serving.result()
+    finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([serving])  # connections are closed; a bind under way has a moment to end
+        listening.close()

@@ -54,7 +54,9 @@ class ControllerMeters(_Writes):
         )
         self.leases = Gauge("gpu_scheduler_leases", "Leases by what they are.", ["state"], registry=registry)
         self.claims = Gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"], registry=registry)
-        self.gangs = Gauge("gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"], registry=registry)
+        self.gangs = Gauge(
+            "gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"], registry=registry
+        )
         self.gang_wait = Histogram(
             "gpu_scheduler_gang_wait_seconds",
             "From a gang's being whole to its GPUs.",
@@ -72,7 +74,9 @@ class MirrorAges(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily("gpu_scheduler_mirror_behind_seconds", "How far mirrors are behind.", labels=["path"])
+        family = GaugeMetricFamily(
+            "gpu_scheduler_mirror_behind_seconds", "How far mirrors are behind.", labels=["path"]
+        )
         behind: dict[str, float] = self._behind() if callable(self._behind) else {}
         for path, seconds in behind.items():
             family.add_metric([path], seconds)

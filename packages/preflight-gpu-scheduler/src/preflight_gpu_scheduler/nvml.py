@@ -6,6 +6,7 @@ A function that a driver does not have leaves out what it would say, and nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -99,10 +100,8 @@ class Nvml:
         import pynvml
 
         self._ready, self._events = False, None
-        try:
+        with suppress(pynvml.NVMLError):  # it was not there to be shut down
             pynvml.nvmlShutdown()
-        except pynvml.NVMLError:
-            pass  # it was not there to be shut down
 
     def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
         def ask(question: Callable[[], T], otherwise: T) -> T:

@@ -120,7 +120,7 @@ class Performer:
         except KubeError as error:
             certain = 400 <= error.status < 500
             # A request that the server turned away at its door was not looked at; a timeout (408) may have been done.
-            return Refused(_why(error)) if certain and error.status != 408 else Lost()  # noqa: PLR2004
+            return Refused(_why(error)) if certain and error.status != 408 else Lost()
 
     async def _send(self, client: Client, request: Request) -> Answer:
         match request:

@@ -97,7 +97,9 @@ def webhook(
         metrics = AdmissionMetrics("gpu_scheduler_webhook", registry)
         deciding = Webhook(client, config)
         certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`")
-        server = HttpServer("admission", Reviews({MUTATE: deciding}, metrics), metrics, certificate, port=admission_port)
+        server = HttpServer(
+            "admission", Reviews({MUTATE: deciding}, metrics), metrics, certificate, port=admission_port
+        )
         return Parts(reflectors=[deciding.claims], servers=[server])
 
     return run(

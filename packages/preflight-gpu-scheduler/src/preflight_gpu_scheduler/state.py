@@ -147,6 +147,10 @@ class State:
             if (lease := self.lease(names.lease_name(node, gpu))) is not None:
                 yield gpu, lease
 
+    def busy(self) -> dict[str, frozenset[int]]:
+        """Ids by node that cannot be taken over."""
+        return {name: self._busy(name) for name in self.inventories}
+
     def uuids(self, node: str) -> Mapping[int, str]:
         found = self.inventories.get(node)
         return found.uuids if found is not None else {}
@@ -337,9 +341,7 @@ class State:
                 self._stale.discard(name)
 
     def _seen(self, name: str) -> NodeView:
-        leases = list(self.leases_on(name))
-        foreign = {gpu for gpu, lease in leases if lease.gpu is None}
-        busy = foreign | busy_ids((lease for _, lease in leases), self.look) | self._held.get(name, {}).keys()
+        busy = self._busy(name) | self._held.get(name, {}).keys()
         made = view(
             self.nodes.get(name),
             self.inventories.get(name),
@@ -350,6 +352,11 @@ class State:
         )
         slots = self._topologies.setdefault(made.slots, made.slots)
         return msgspec.structs.replace(made, slots=slots)
+
+    def _busy(self, name: str) -> frozenset[int]:
+        leases = list(self.leases_on(name))
+        foreign = {gpu for gpu, lease in leases if lease.gpu is None}
+        return frozenset(foreign) | busy_ids((lease for _, lease in leases), self.look)
 
     def _inventory(self, node: str) -> Inventory | None:
         found = self.inventories.get(node)

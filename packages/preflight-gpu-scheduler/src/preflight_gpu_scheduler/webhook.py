@@ -62,7 +62,9 @@ class Webhook:
         if found is not None:
             return found
         try:
-            raw = await self._client.get_or_none(f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", _Raw)
+            raw = await self._client.get_or_none(
+                f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", _Raw
+            )
         except KubeError as error:
             raise Unavailable(f"GpuClaim {name} cannot be read ({error})") from None
         return None if raw is None else _read(raw)
@@ -77,7 +79,10 @@ class Webhook:
         for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
             if not isinstance(entry, dict):
                 continue
-            for plural, field in (("resourceclaims", "resourceClaimName"), ("resourceclaimtemplates", "resourceClaimTemplateName")):
+            for plural, field in (
+                ("resourceclaims", "resourceClaimName"),
+                ("resourceclaimtemplates", "resourceClaimTemplateName"),
+            ):
                 name = entry.get(field)
                 if isinstance(name, str) and claims_name(name):
                     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
@@ -111,7 +116,9 @@ class Webhook:
 
 def _read(raw: _Raw) -> Claim | list[str]:
     about = raw.metadata
-    return claims.read({"metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid}, "spec": raw.spec})
+    return claims.read(
+        {"metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid}, "spec": raw.spec}
+    )
 
 
 def claims_name(name: str) -> bool:
