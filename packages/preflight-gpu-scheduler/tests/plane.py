@@ -391,6 +391,9 @@ class Extending:
         finally:
             self._ended.set()
 
+    def sees(self, pod: tuple[str, str]) -> bool:
+        return self.state is not None and pod in self.state.pods
+
     async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
         return await self.trap(verb, path) if self.trap is not None else None
 
