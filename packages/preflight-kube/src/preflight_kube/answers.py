@@ -49,7 +49,10 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
     ``bare``: a Status of success is what is answered, and not the object.
     """
     try:
-        decode(_DONE if bare else _OBJECT, body)
+        if bare:
+            decode(_DONE, body)
+        else:
+            decode(_OBJECT, body)
     except Undecodable as error:
         raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
 
