@@ -41,6 +41,7 @@ SERVICES: dict[Path, tuple[str, ...]] = {
 
 DEFINITIONS: dict[Path, tuple[str, ...]] = {
     GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
+    PARTS / "preflight-gpu-scheduler" / "generated" / "definitions.yaml": ("preflight-gpu-scheduler", "crd"),
 }
 """Each chart's file of custom resource definitions, and what prints it."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
