@@ -43,6 +43,7 @@ DEFINITIONS: dict[Path, tuple[str, ...]] = {
     GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
     PARTS / "preflight-appwrapper" / "generated" / "appwrappers.yaml": ("preflight-appwrapper", "crd"),
     COMPUTEDOMAIN / "generated" / "computedomains.yaml": ("preflight-computedomain", "crd"),
+    PARTS / "preflight-gpu-scheduler" / "generated" / "definitions.yaml": ("preflight-gpu-scheduler", "crd"),
 }
 """Each chart's file of custom resource definitions, and what prints it."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

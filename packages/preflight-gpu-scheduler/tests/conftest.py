@@ -6,3 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from preflight_testing.plugin import real_api_server
+
+__all__ = ["real_api_server"]

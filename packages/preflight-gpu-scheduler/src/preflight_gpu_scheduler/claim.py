@@ -141,7 +141,7 @@ RULES: Final = (
         message="spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
     Rule(
-        cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0 || "
+        cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import anyio
 import httpx
@@ -34,13 +34,25 @@ class _Object(msgspec.Struct):
     metadata: _Written
 
 
+class _Done(msgspec.Struct):
+    kind: Literal["Status"]
+    status: Literal["Success"]
+
+
 _OBJECT: Final = msgspec.json.Decoder(_Object)
+_DONE: Final = msgspec.json.Decoder(_Done)
 
 
-def known(code: int, body: bytes, what: str) -> None:
-    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done."""
+def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
+    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done.
+
+    ``bare``: a Status of success is what is answered, and not the object.
+    """
     try:
-        decode(_OBJECT, body)
+        if bare:
+            decode(_DONE, body)
+        else:
+            decode(_OBJECT, body)
     except Undecodable as error:
         raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
 

@@ -245,9 +245,10 @@ class Client:
         except httpx.HTTPError as error:
             raise self._silence(f"watch {path}", error) from error
 
-    async def create(self, path: str, body: object) -> bytes:
-        """Create ``body`` in the collection ``path``; Conflict where it exists already."""
-        return await self._write("create", "POST", path, body)
+    async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
+        """Create ``body`` in the collection ``path``; Conflict where it exists already. ``tells``: False for what is answered by a bare
+        Status, as a pod's binding is."""
+        return await self._write("create", "POST", path, body, tells=tells)
 
     async def ask(self, path: str, body: object, type_: type[T]) -> T:
         """Create ``body`` in a collection that stores nothing and answers at once, as those of access reviews do. Raises :class:`KubeError`."""
@@ -265,6 +266,10 @@ class Client:
     async def merge_patch(self, path: str, body: object) -> bytes:
         """Apply an RFC 7386 merge patch; Conflict where it names a resourceVersion that no longer holds."""
         return await self._write("patch", "PATCH", path, body, kind="application/merge-patch+json")
+
+    async def strategic_patch(self, path: str, body: object) -> bytes:
+        """Apply a strategic merge patch, which Kubernetes' own kinds know; Conflict where it names a resourceVersion or uid that no longer holds."""
+        return await self._write("patch", "PATCH", path, body, kind="application/strategic-merge-patch+json")
 
     async def replace_status(self, path: str, body: object) -> bytes:
         """Replace the status of the object at ``path``, and nothing else of it; Conflict as for :meth:`replace`."""
@@ -345,6 +350,7 @@ class Client:
         kind: str = "application/json",
         params: Params | None = None,
         stored: bool = True,
+        tells: bool = True,
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
         async with self._slots, self._lines.one() as http:
@@ -366,7 +372,7 @@ class Client:
                 ) from None
         if answer.is_success:
             if method != "DELETE" and stored:
-                known(answer.status_code, said, f"{verb} {path}")
+                known(answer.status_code, said, f"{verb} {path}", bare=not tells)
             return said
         self._asked_to_wait(answer)
         json_patch = kind == "application/json-patch+json"

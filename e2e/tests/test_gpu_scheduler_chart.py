@@ -1,0 +1,269 @@
+"""What is particular to the GPU scheduler's chart; and what a real API server makes of its objects and policies."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, Values, render
+from preflight_testing.plugin import real_api_server
+
+__all__ = ["real_api_server"]
+
+NAME = "preflight-gpu-scheduler"
+ON: Values = {NAME: {"enabled": True, "kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}}
+ACCOUNTS = ["agent", "certs", "controller", "scheduler", "webhook"]
+
+
+def made(**values: Any) -> list[Object]:
+    whole = copy.deepcopy(ON)
+    whole[NAME] |= values
+    return render(UMBRELLA, whole)
+
+
+def kinds(objects: list[Object], kind: str) -> list[str]:
+    return sorted(o["metadata"]["name"].removeprefix(f"{NAME}-") for o in objects if o["kind"] == kind)
+
+
+def test_nothing_of_it_is_installed_unless_it_is_switched_on() -> None:
+    assert not [o for o in render(UMBRELLA, {}) if NAME in o["metadata"]["name"]]
+
+
+def test_the_image_of_kube_scheduler_is_asked_for_in_one_sentence() -> None:
+    with pytest.raises(ChartError, match=r"kubeScheduler\.image is empty; name the kube-scheduler"):
+        render(UMBRELLA, {NAME: {"enabled": True}})
+
+
+def test_each_part_has_an_account_of_its_own() -> None:
+    objects = made()
+    assert kinds(objects, "ServiceAccount") == ACCOUNTS
+    assert kinds(objects, "Deployment") == ["controller", "scheduler", "webhook"]
+    assert kinds(objects, "DaemonSet") == ["agent"]
+    assert kinds(objects, "CustomResourceDefinition") == ["gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"]
+
+
+def test_the_definitions_are_those_that_the_program_prints() -> None:
+    text = (PARTS / NAME / "generated" / "definitions.yaml").read_text()
+    printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(text)}
+    shown = {o["metadata"]["name"]: o["spec"] for o in made() if o["kind"] == "CustomResourceDefinition"}
+    assert shown == printed
+
+
+def test_nobody_may_write_pods_but_the_controller_and_nobody_leases_but_those_that_lock() -> None:
+    writes: dict[str, set[tuple[str, str]]] = {}
+    for role in (o for o in made() if o["kind"] in {"ClusterRole", "Role"}):
+        part = role["metadata"]["labels"]["app.kubernetes.io/component"]
+        for rule in role["rules"]:
+            for verb in {*rule["verbs"]} - {"get", "list", "watch"}:
+                writes.setdefault(part, set()).update((verb, resource) for resource in rule["resources"])
+    leases = {("create", "leases"), ("patch", "leases"), ("delete", "leases"), ("update", "leases")}
+    assert writes == {
+        "agent": {("create", "gpunodestatuses"), ("patch", "gpunodestatuses/status")},
+        "certs": {("update", "secrets"), ("create", "secrets"), ("patch", "mutatingwebhookconfigurations")},
+        "controller": leases
+        | {("patch", "pods"), ("patch", "nodes/status"), ("create", "events"), ("patch", "gpuclaims/status")},
+        "scheduler": leases | {("create", "pods/binding")},
+    }
+
+
+def test_the_extender_is_not_reachable_from_outside_its_pod() -> None:
+    [scheduler] = [o for o in made() if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")]
+    for container in scheduler["spec"]["template"]["spec"]["containers"]:
+        assert not [port for port in container.get("ports", ()) if port["containerPort"] == 9443]
+        assert not [one for one in container.get("args", ()) if "--listen" in one]
+
+
+def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
+    [config] = [o for o in made(reservationSeconds=120, countResource="") if o["kind"] == "ConfigMap"]
+    found = yaml.safe_load(config["data"]["config.yaml"])
+    assert found["reservationSeconds"] == 120
+    assert found["countResource"] == ""
+    assert found["lockNamespace"] == "gpu-scheduler-leases"
+
+
+def test_a_wrong_value_stops_the_install() -> None:
+    for values in ({"reservationSeconds": "a minute"}, {"staleAfter": "soon"}, {"kubeScheduler": {"img": "x"}}):
+        with pytest.raises(ChartError):
+            made(**values)
+
+
+# --- on a real API server
+
+
+class Cluster:
+    """The chart's objects in a real API server that knows who asks."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        for namespace in ("preflight", "team"):
+            self._there("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        for o in made():
+            if o["kind"] in {"MutatingWebhookConfiguration"}:
+                continue  # nobody answers here
+            if o["kind"] in PATHS:
+                namespace = o["metadata"].get("namespace")
+                group, plural = PATHS[o["kind"]]
+                place = f"/namespaces/{namespace}" if namespace else ""
+                self._there(f"{group}{place}/{plural}", o)
+
+    def _there(self, path: str, body: Object) -> None:
+        try:
+            self.server.call("POST", path, body)
+        except urllib.error.HTTPError as error:
+            said = error.read().decode()
+            assert error.code == 409, f"{body['metadata']['name']}: {said}"
+
+    def ask(
+        self, method: str, path: str, body: Any, user: str, *, node: str = "", patch: bool = False
+    ) -> tuple[int, str]:
+        """As ``user``; status and message."""
+        head = {
+            "Authorization": f"Bearer {self.server.token}",
+            "Impersonate-User": user,
+            "Impersonate-Group": "system:masters",  # what may be done by right is not asked here, only what the policies say
+            "Content-Type": "application/merge-patch+json" if patch else "application/json",
+        }
+        if node:
+            head["Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"] = node
+        asked = urllib.request.Request(
+            self.server.server + path,
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers=head,
+        )
+        try:
+            with urllib.request.urlopen(
+                asked, context=ssl.create_default_context(cafile=str(self.server.ca))
+            ) as answer:
+                return int(answer.status), ""
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["message"]
+
+    def until_denied(self, ask: Callable[[], tuple[int, str]], sentence: str) -> None:
+        """A policy takes a moment to be in force."""
+        end = time.monotonic() + 60
+        while not re.search(sentence, (said := ask())[1]):
+            assert time.monotonic() < end, said
+            time.sleep(0.2)
+
+
+PATHS = {
+    "Namespace": ("/api/v1", "namespaces"),
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Service": ("/api/v1", "services"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "Job": ("/apis/batch/v1", "jobs"),
+    "CronJob": ("/apis/batch/v1", "cronjobs"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
+    "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(real_api_server: ApiServer) -> Cluster:
+    found = Cluster(real_api_server)
+    real_api_server.served("/apis/gpu.scheduling/v1/gpunodestatuses")
+    return found
+
+
+def account(part: str) -> str:
+    return f"system:serviceaccount:preflight:{NAME}-{part}"
+
+
+def test_the_api_server_takes_every_policy(cluster: Cluster) -> None:
+    listed = cluster.server.call("GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
+    ours = [one for one in listed if one["metadata"]["name"].startswith(NAME)]
+    assert len(ours) == 6
+
+
+def test_an_agent_writes_the_status_of_its_own_node_only(cluster: Cluster) -> None:
+    path = "/apis/gpu.scheduling/v1/gpunodestatuses"
+
+    def status(name: str) -> Object:
+        return {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", "metadata": {"name": name}, "spec": {}}
+
+    cluster.until_denied(
+        lambda: cluster.ask("POST", f"{path}?dryRun=All", status("other"), account("agent"), node="mine"),
+        "of its own node only",
+    )
+    assert cluster.ask("POST", f"{path}?dryRun=All", status("mine"), account("agent"), node="mine")[0] == 201
+
+
+def test_nobody_but_the_scheduler_and_the_controller_writes_locks(cluster: Cluster) -> None:
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpu-scheduler-leases/leases"
+    lease = {"metadata": {"name": "gpu-a-0"}, "spec": {"holderIdentity": "x"}}
+    cluster.until_denied(lambda: cluster.ask("POST", f"{path}?dryRun=All", lease, "tenant"), "which GPU is whose")
+    assert cluster.ask("POST", f"{path}?dryRun=All", lease, account("scheduler"))[0] == 201
+    assert cluster.ask("POST", f"{path}?dryRun=All", lease, account("controller"))[0] == 201
+    elsewhere = "/apis/coordination.k8s.io/v1/namespaces/team/leases?dryRun=All"
+    assert cluster.ask("POST", elsewhere, lease, "tenant")[0] == 201
+
+
+def test_a_pods_gpus_are_changed_by_nobody_else_and_the_rest_of_it_not_by_us(cluster: Cluster) -> None:
+    path, spec = "/api/v1/namespaces/team/pods", {"containers": [{"name": "c", "image": "x"}]}
+    said = {"gpu.scheduling/claim": "two", "gpu.scheduling/reclaimed": "1", "other": "kept"}
+    gates = [{"name": "gpu.scheduling/waiting"}, {"name": "example.com/theirs"}]
+    whole = {"metadata": {"name": "p", "annotations": said}, "spec": {**spec, "schedulingGates": gates}}
+    cluster.server.call("POST", path, whole)
+
+    def patched(annotations: Any, user: str, **more: Any) -> tuple[int, str]:
+        body = {"metadata": {"annotations": annotations}, **more}
+        return cluster.ask("PATCH", f"{path}/p?dryRun=All", body, user, patch=True)
+
+    cluster.until_denied(lambda: patched({"gpu.scheduling/claim": "more"}, "tenant"), "which GPUs a pod has")
+    for forged in ({"gpu.scheduling/reclaimed": None}, {"gpu.scheduling/allocated": "a:0"}):
+        assert "which GPUs a pod has" in patched(forged, "tenant")[1]
+    assert patched({"other": "changed"}, "tenant")[0] == 200
+    controller = account("controller")
+    cluster.until_denied(lambda: patched({"other": "changed"}, controller), "those of gpu.scheduling/ only")
+    assert "removes none of others" in patched({"other": None}, controller)[1]
+    assert patched({"gpu.scheduling/reclaimed": "2"}, controller)[0] == 200
+    theirs, ours = [{"name": "example.com/theirs"}], [{"name": "gpu.scheduling/waiting"}]
+    assert patched({}, controller, spec={"schedulingGates": theirs})[0] == 200
+    assert "opens its own gate only" in patched({}, controller, spec={"schedulingGates": ours})[1]
+
+
+def test_a_binding_carries_annotations_of_ours_only(cluster: Cluster) -> None:
+    cluster.server.call(
+        "POST",
+        "/api/v1/namespaces/team/pods",
+        {"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "image": "x"}]}},
+    )
+
+    def bound(annotations: dict[str, str]) -> tuple[int, str]:
+        body = {"metadata": {"name": "b", "annotations": annotations}, "target": {"kind": "Node", "name": "a"}}
+        path = "/api/v1/namespaces/team/pods/b/binding?dryRun=All"
+        return cluster.ask("POST", path, {"apiVersion": "v1", "kind": "Binding", **body}, account("scheduler"))
+
+    cluster.until_denied(lambda: bound({"example.com/admin": "yes"}), "those of gpu.scheduling/ only")
+    assert bound({"gpu.scheduling/allocated": "a:0"})[0] == 201
+
+
+def test_the_controller_writes_nothing_of_a_node_but_the_counted_resource(cluster: Cluster) -> None:
+    amounts = {"cpu": "4", "pods": "10"}
+    cluster.server.call(
+        "POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "status": {"capacity": amounts, "allocatable": amounts}}
+    )
+
+    def written(capacity: dict[str, str]) -> tuple[int, str]:
+        body = {"status": {"capacity": capacity}}
+        return cluster.ask("PATCH", "/api/v1/nodes/n/status?dryRun=All", body, account("controller"), patch=True)
+
+    cluster.until_denied(lambda: written({"cpu": "400"}), "its counted resource only")
+    assert written({"gpu.scheduling/gpu": "8"})[0] == 200

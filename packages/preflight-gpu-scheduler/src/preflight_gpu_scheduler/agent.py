@@ -1,0 +1,169 @@
+"""One node's agent: what NVML, the Node object and its pods say, as one GpuNodeStatus, every heartbeat and at once on change."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import anyio
+import msgspec
+from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
+from preflight_kube.reflector import Change, Reflector
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from . import names
+from .conditions import complaints
+from .config import Config
+from .crds import STATUSES
+from .inventory import Status
+from .nvml import NvmlFailed
+from .objects import Metadata, Node, Pod
+from .report import Facts, changed, conflicts, status
+
+__all__ = ["Agent", "AgentMeters"]
+
+log = get_logger(__name__)
+
+LOOK: Final = 5.0
+"""Seconds between two looks at NVML: a sick GPU is told of within them."""
+SETTLE: Final = 0.2
+"""Seconds from a change to the look, as changes come together."""
+
+
+class Driver(Protocol):
+    """What tells of the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
+
+    def facts(self) -> list[Facts]: ...
+
+
+class AgentMeters:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.devices = Gauge("gpu_agent_devices", "GPUs of this node by health.", ["health"], registry=registry)
+        self.published = Counter("gpu_agent_publish", "Writes of the status.", ["result"], registry=registry)
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    """A ResourceSlice as far as it says whose it is."""
+
+    metadata: Metadata
+    spec: Any = None
+
+    @property
+    def driver(self) -> str:
+        found = self.spec.get("driver") if isinstance(self.spec, dict) else None
+        return found if isinstance(found, str) else ""
+
+
+class _Written(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    status: Any = None
+
+
+class Agent:
+    """``reflectors`` have to run; :meth:`run` goes on until cancelled. The last status stays when it ends."""
+
+    def __init__(
+        self, client: Client, config: Config, node: str, driver: Driver, meters: AgentMeters, *, look: float = LOOK
+    ) -> None:
+        self._client, self._config, self._node, self._driver, self._meters = client, config, node, driver, meters
+        self._look = look
+        self._path = f"{STATUSES}/{node}"
+        self._woken = anyio.Event()
+        mine = {"fieldSelector": f"spec.nodeName={node}"}
+        self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
+        self._nodes = Reflector(
+            client, "/api/v1/nodes", Node, on_change=self._changed, params={"fieldSelector": f"metadata.name={node}"}
+        )
+        slices = "/apis/resource.k8s.io/v1/resourceslices"
+        self._slices = Reflector(client, slices, _Slice, on_change=self._changed, params=mine)
+        self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)
+
+    async def run(self) -> None:
+        for mirror in self.reflectors:
+            await mirror.synced.wait()
+        known, beat = await self._previous(), float("-inf")
+        while True:
+            self._woken = anyio.Event()
+            facts = await self._facts()
+            now = self._client.clock()
+            found = self._status(known, facts)
+            due = found is not None and (changed(known, found) or now - beat >= self._config.seconds("heartbeat"))
+            if found is not None and due and await self._publish(found):
+                known, beat = found, now
+            left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
+            with anyio.move_on_after(min(self._look, left) if left else self._look):
+                await self._woken.wait()
+                await anyio.sleep(SETTLE)
+
+    def _status(self, known: Status, facts: list[Facts] | None) -> Status | None:
+        node = next((one for one in self._nodes.store.values() if one.metadata.name == self._node), None)
+        if node is None:
+            return None  # of a node that is not there nothing is said
+        drivers = {one.driver for one in self._slices.store.values()}
+        return status(
+            known,
+            facts,
+            complaints(node, self._config.node_conditions),
+            self._pods.store.values(),
+            self._node,
+            conflicts=conflicts(node, drivers),
+            observed=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        )
+
+    async def _facts(self) -> list[Facts] | None:
+        try:
+            return await anyio.to_thread.run_sync(self._driver.facts)
+        except NvmlFailed as error:
+            log.warning("nothing is known of the GPUs", error=str(error))
+            return None
+
+    async def _previous(self) -> Status:
+        """What was written last: it says which id each UUID has."""
+        while True:
+            try:
+                found = await self._client.get_or_none(self._path, _Written)
+                break
+            except KubeError as error:
+                log.warning("the status of before cannot be read", error=str(error))
+                await anyio.sleep(1.0)
+        if found is None or not isinstance(found.status, dict):
+            return Status()
+        try:
+            return msgspec.convert(found.status, Status)
+        except msgspec.ValidationError as error:
+            log.warning("the status of before is not valid, and begun anew", error=str(error))
+            return Status()
+
+    async def _publish(self, found: Status) -> bool:
+        """Whether it was stored."""
+        usable = sum(one.usable for one in found.devices)
+        body = {"status": {**msgspec.to_builtins(found), "usable": usable, "conflicts": list(found.conflicts)}}
+        try:
+            await self._written(body)
+        except KubeError as error:
+            self._meters.published.labels("failed").inc()
+            log.warning("not published", error=str(error))
+            return False
+        self._meters.published.labels("ok").inc()
+        for health in ("Healthy", "Unhealthy", "Unknown"):
+            self._meters.devices.labels(health).set(sum(one.health == health for one in found.devices))
+        return True
+
+    async def _written(self, body: dict[str, Any]) -> None:
+        try:
+            await self._client.merge_patch(f"{self._path}/status", body)
+        except NotFound:
+            made = {
+                "apiVersion": names.API_VERSION,
+                "kind": "GpuNodeStatus",
+                "metadata": {"name": self._node},
+                "spec": {"nodeName": self._node},
+            }
+            with suppress(Conflict):  # somebody else made it meanwhile
+                await self._client.create(STATUSES, made)
+            await self._client.merge_patch(f"{self._path}/status", body)
+
+    def _changed(self, _: Change[Any]) -> None:
+        self._woken.set()

@@ -1,0 +1,246 @@
+"""The command line: the services, and what people ask."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+from preflight_kube import commands
+
+from .config import Config, ConfigError, json_schema, of
+from .schedulerconfig import EXTENDER_PORT, scheduler_config
+
+__all__ = ["main"]
+
+_ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.
+
+  preflight-gpu-scheduler extender          answer kube-scheduler beside it: filter, prioritize, bind
+  preflight-gpu-scheduler controller        collect and take back GPUs, open gates, plan gangs, count
+  preflight-gpu-scheduler webhook           admit pods that name a GpuClaim
+  preflight-gpu-scheduler agent             say which GPUs this node has, and how they are
+  preflight-gpu-scheduler certs             keep the webhook's certificate
+  preflight-gpu-scheduler show              a row a node, a cell a GPU; or what a pod waits for
+  preflight-gpu-scheduler explain           per node why not, and which GPUs it would be; without a cluster
+  preflight-gpu-scheduler scheduler-config  the KubeSchedulerConfiguration that names the extender
+  preflight-gpu-scheduler validate-config   every problem of a configuration file
+  preflight-gpu-scheduler schema            the configuration's JSON Schema
+  preflight-gpu-scheduler crd               the CustomResourceDefinitions, for `kubectl apply --server-side -f -`
+"""
+PROGRAM = "preflight-gpu-scheduler"
+
+
+def main() -> NoReturn:
+    """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
+    commands.main(_parser)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser, subparsers = commands.parser(PROGRAM, _ABOUT)
+
+    extender = commands.command(subparsers, "extender", _extender, help="answer kube-scheduler beside it")
+    _service(extender)
+    extender.add_argument("--listen", default="127.0.0.1", help="address for kube-scheduler, on loopback (%(default)s)")
+    _extender_port(extender)
+
+    controller = commands.command(subparsers, "controller", _controller, help="be one replica of the controller")
+    _service(controller)
+    controller.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE") or "preflight",
+        help="where the leader's lease is kept (POD_NAMESPACE; here %(default)s)",
+    )
+
+    webhook = commands.command(subparsers, "webhook", _webhook, help="admit pods that name a GpuClaim")
+    _service(webhook)
+    webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help="tls.crt, tls.key and ca.crt")
+    webhook.add_argument("--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)")
+
+    agent = commands.command(subparsers, "agent", _agent, help="say which GPUs this node has, and how they are")
+    _service(agent)
+    agent.add_argument(
+        "--node",
+        default=os.environ.get("NODE_NAME", ""),
+        help="the node that this runs on (NODE_NAME; here %(default)s)",
+    )
+
+    show = commands.command(subparsers, "show", _show, help="a row a node, a cell a GPU; or one pod")
+    _config(show)
+    show.add_argument("pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for")
+    show.add_argument("-n", "--namespace", default="default", help="the pod's namespace (%(default)s)")
+
+    explain = commands.command(subparsers, "explain", _explain, help="per node why not, and which GPUs it would be")
+    _config(explain)
+    explain.add_argument(
+        *("-f", "--file"),
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
+    )
+    explain.add_argument("--live", action="store_true", help="nodes, statuses and leases of the cluster instead")
+    explain.add_argument("-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)")
+
+    scheduler = commands.command(
+        subparsers, "scheduler-config", _scheduler_config, help="the KubeSchedulerConfiguration that names the extender"
+    )
+    _config(scheduler)
+    scheduler.add_argument("--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount")
+    scheduler.add_argument("--namespace", default="kube-system", help="where its lease is kept (%(default)s)")
+    _extender_port(scheduler)
+    scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
+
+    _certs(subparsers)
+    commands.add_validate_config(
+        subparsers,
+        _parse,
+        about=lambda one: (f"scheduler {one.scheduler_name}, leases in {one.lock_namespace}",),
+    )
+    commands.add_schema(subparsers, json_schema)
+    commands.add_crd(subparsers, _crds)
+    return parser
+
+
+def _service(parser: argparse.ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
+    parser.add_argument(
+        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+    )
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults")
+
+
+def _extender_port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--extender-port", type=commands.port, default=EXTENDER_PORT, help="port for kube-scheduler (%(default)s)"
+    )
+
+
+def _parse(text: str) -> Config:
+    try:
+        return of(yaml.safe_load(text))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError([f"is no YAML ({' '.join(str(error).split()):.200}); correct it."]) from None
+
+
+def _load(path: str | None) -> Config:
+    return Config() if path is None else commands.load(_parse, path)
+
+
+def _extender(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from . import service
+
+    listen = (args.listen, args.extender_port)
+    try:
+        return service.extender(connection(), _load(args.config), listen=listen, host=args.host, port=args.port)
+    except ValueError as error:
+        raise commands.BadInput(f"--listen: {error}.") from None
+    except OSError as error:
+        raise commands.Failed(f"{args.listen}:{args.extender_port}: {error.strerror}; choose another port.") from None
+
+
+def _controller(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from . import service
+
+    return service.controller(
+        connection(), _load(args.config), namespace=args.namespace, host=args.host, port=args.port
+    )
+
+
+def _webhook(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from . import service
+
+    return service.webhook(
+        connection(),
+        _load(args.config),
+        certificates=args.certificates,
+        admission_port=args.admission_port,
+        host=args.host,
+        port=args.port,
+    )
+
+
+def _agent(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from . import service
+
+    if not args.node:
+        raise commands.BadInput("--node: is empty and NODE_NAME is not set; name the node that this runs on.")
+    return service.agent(connection(), _load(args.config), node=args.node, host=args.host, port=args.port)
+
+
+def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from preflight_kube.admission import certs
+
+    certs.add_command(subparsers, component="gpu-scheduler-webhook", service=PROGRAM, mutating=[PROGRAM])
+
+
+def _show(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from .asking import seen
+    from .show import pod_text, table
+
+    target = connection(home=Path.home())
+    key = (args.namespace, args.pod)
+    found = seen(target, _load(args.config), lambda state: pod_text(state, key) if args.pod else table(state))
+    if not found:
+        raise commands.Failed(
+            f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
+        )
+    print(found)
+    return commands.DONE
+
+
+def _explain(args: argparse.Namespace) -> int:
+    import msgspec
+    from preflight_kube.connection import connection
+
+    from . import names
+    from .asking import files, seen
+    from .explain import explain, text
+
+    config, given = _load(args.config), files(args.file)
+    if given.pod is None:
+        raise commands.BadInput("there is no Pod in the files; give one with -f.")
+    about = given.pod.get("metadata")
+    said = about.get("annotations") if isinstance(about, dict) else None
+    claim = given.claims.get(str(said.get(names.CLAIM_ANNOTATION))) if isinstance(said, dict) else None
+    nodes, statuses, busy = given.nodes, given.statuses, dict[str, frozenset[int]]()
+    if args.live:
+        nodes, statuses, busy = seen(
+            connection(home=Path.home()), config, lambda state: (state.nodes, state.inventories, state.busy())
+        )
+    found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
+    print(msgspec.json.encode(found).decode() if args.output == "json" else text(found))
+    return commands.DONE
+
+
+def _scheduler_config(args: argparse.Namespace) -> int:
+    made = scheduler_config(
+        _load(args.config),
+        kubeconfig=args.kubeconfig,
+        namespace=args.namespace,
+        port=args.extender_port,
+        leader_elect=not args.no_leader_election,
+    )
+    print(yaml.safe_dump(made, sort_keys=False, width=120), end="")
+    return commands.DONE
+
+
+def _crds() -> list[dict[str, object]]:
+    from .crds import crds
+
+    return list(crds())

@@ -1,0 +1,294 @@
+"""What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status, nudges. Gangs are :mod:`.ganging`'s.
+
+Whatever changed is looked at again, each thing once and by one worker at a time; a sweep looks at all leases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import anyio
+from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.logs import get_logger
+from preflight_kube.workqueue import Queue
+
+from . import controls, names
+from . import status as statuses
+from .config import Config
+from .controls import Gate
+from .ganging import Ganging
+from .holding import Sightings, State, judge
+from .meters import ControllerMeters
+from .objects import Lease, Pod
+from .performing import Performer
+from .protocol import Answer, Request
+from .reclaim import Done, collect
+from .state import Key
+from .state import State as Seen
+
+__all__ = ["CLAIM_PATIENCE", "Controller"]
+
+log = get_logger(__name__)
+
+CLAIM_PATIENCE: Final = 5.0
+"""Seconds that a pod waits for its claim before an Event says so."""
+WORKERS: Final = 4
+_STATUS_REST: Final = 1.0
+_AGAIN: Final = 1.0
+_NUDGE_REST: Final = 0.2
+COMPONENT: Final = "gpu-scheduler-controller"
+
+
+class Controller:
+    """``client``: fenced, so that nothing is written once another may lead."""
+
+    def __init__(self, client: Client, config: Config, seen: Seen, meters: ControllerMeters) -> None:
+        self._client, self._config, self._seen, self._meters = client, config, seen, meters
+        self._performer = Performer(
+            client, lock_namespace=config.lock_namespace, duration=config.reservation_seconds, told=self._told
+        )
+        self._unchanged = Sightings()
+        self._since = Sightings()
+        self._leases, self._gates = Queue("lease"), Queue("pod")
+        self._claims = Queue("claim", rest=lambda _: _STATUS_REST)
+        self._nodes = Queue("node")
+        self._nudge = anyio.Event()
+        self._free: dict[str, int] = {}
+        self._said: dict[Key, dict[str, Any]] = {}
+        self._ganging = Ganging(config, seen, meters, self._performer, self._say)
+
+    async def lead(self) -> None:
+        """Until cancelled. Begins with a look at everything."""
+        seen = self._seen
+        await seen.wait_synced()
+        seen.listeners.append(self._changed)
+        try:
+            for pod in list(seen.pods):
+                self._changed("pod", pod)
+            for claim in list(seen.claims):
+                self._changed("claim", claim)
+            for node in list(seen.nodes):
+                self._changed("node", ("", node))
+            async with anyio.create_task_group() as group:
+                for _ in range(WORKERS):
+                    group.start_soon(self._leases.work, self._collect)
+                looks: Sequence[tuple[Queue, Callable[[Key], Awaitable[float | None]]]] = (
+                    (self._gates, self._ungate),
+                    (self._claims, self._tell),
+                    (self._nodes, self._count),
+                )
+                for queue, look in looks:
+                    for _ in range(2):
+                        group.start_soon(queue.work, look)
+                group.start_soon(self._sweep)
+                group.start_soon(self._nudging)
+                group.start_soon(self._ganging.run)
+        finally:
+            seen.listeners.remove(self._changed)
+
+    # --- what changed
+
+    def _changed(self, kind: str, key: Key) -> None:
+        seen = self._seen
+        if kind == "pod":
+            pod = seen.pods.get(key)
+            if pod is not None:
+                if pod.gated:
+                    self._gates.add(key)
+                if pod.claim:
+                    self._claims.add((key[0], pod.claim))
+            for name in seen.by_pod.get(key, ()):
+                self._leases.add((key[0], name))
+        elif kind == "claim":
+            self._claims.add(key)
+            for one in seen.by_claim.get(key, ()):
+                self._gates.add(one)
+            self._nudge.set()
+        elif kind == "node":
+            self._nodes.add(key)
+            self._nudge.set()
+        elif kind == "lease":
+            lease = seen.lease(key[1])
+            if lease is not None:
+                self._queue(lease)
+            found = names.split_lease_name(key[1])
+            gpu = lease.gpu if lease is not None else None
+            node = gpu[0] if gpu is not None else found[0] if found else ""
+            if node in seen.nodes:
+                self._nodes.add(("", node))
+            if lease is None:
+                self._unchanged.forget(key[1])
+                self._nudge.set()
+            elif lease.pod is not None and (pod := seen.pods.get(lease.pod)) is not None and pod.claim:
+                self._claims.add((pod.metadata.namespace, pod.claim))
+        if kind in {"pod", "claim"}:
+            self._ganging.look()
+
+    def _queue(self, lease: Lease) -> None:
+        """By the holder's namespace: one that has many leases to collect does not hold up another."""
+        self._leases.add(((lease.pod or ("", ""))[0], lease.metadata.name))
+
+    # --- collection
+
+    async def _collect(self, key: Key) -> float | None:
+        seen, name = self._seen, key[1]
+        lease = seen.leases.get(name)
+        if lease is None or not lease.ours:
+            return None
+        now = self._client.clock()
+        age = self._unchanged.note(name, (lease.metadata.uid, lease.spec.renew_time), now)
+        lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
+        sight = seen.look(lease.pod or ("", ""))
+        state = judge(lease, sight, over=age > lasts)
+        if state is State.HELD:
+            return None
+        if state is State.RESERVED:
+            return max(0.05, lasts - age + 0.05)
+        siblings = seen.held_by(lease.holder)
+        done = await self._performer.run(collect(lease, siblings, seen.look, over=age > lasts), budget=30.0)
+        about = {"lease": name, "pod": "/".join(lease.pod or ())}
+        if done is Done.COLLECTED:
+            self._meters.collected.inc()
+            log.info("collected", **about)
+        elif done is Done.RECLAIMED:
+            self._meters.reclaimed.inc()
+            log.info("reclaimed", **about)
+        if done is Done.AGAIN:
+            return _AGAIN
+        return lasts if done is Done.KEPT else None
+
+    async def _sweep(self) -> None:
+        while True:
+            states: dict[str, int] = {one.value: 0 for one in State}
+            for lease in list(self._seen.leases.values()):
+                state = judge(lease, self._seen.look(lease.pod or ("", "")))
+                states[state.value] += 1
+                if state is not State.HELD:
+                    self._queue(lease)
+            for name, number in states.items():
+                self._meters.leases.labels(name).set(number)
+            self._meters.stale.set(self._seen.stale())
+            await anyio.sleep(self._config.seconds("sweep"))
+
+    # --- gates
+
+    async def _ungate(self, key: Key) -> float | None:
+        pod = self._seen.pods.get(key)
+        if pod is None or pod.deleting:
+            return None
+        claim, _ = self._seen.claim_of(pod)
+        what = controls.gate(pod, claim)
+        if what is Gate.REMOVE:
+            path = f"/api/v1/namespaces/{key[0]}/pods/{key[1]}"
+            try:
+                await self._client.json_patch(path, controls.gate_patch(pod))
+            except (PreconditionFailed, Conflict, NotFound):
+                return None  # it changed, and so is looked at again
+            return None
+        if what is Gate.WAIT_CLAIM:
+            waited = self._since.note("/".join(key), pod.metadata.uid, self._client.clock())
+            if waited < CLAIM_PATIENCE:
+                return CLAIM_PATIENCE - waited
+            await self._say(
+                pod,
+                "GpuClaimMissing",
+                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
+            )
+        return None
+
+    # --- claims
+
+    async def _tell(self, key: Key) -> float | None:
+        seen = self._seen
+        claim = seen.claims.get(key)
+        if claim is None or isinstance(claim, list):
+            self._said.pop(key, None)
+            return None
+        pods = [seen.pods[one] for one in seen.by_claim.get(key, ()) if one in seen.pods]
+        leases = [lease for pod in pods for lease in seen.held_by(pod.metadata.uid)]
+        views = seen.views()
+        possible = not views or statuses.could_ever(
+            claim, [(one.slots, dict(one.labels)) for one in {id(v.slots): v for v in views.values()}.values()]
+        )
+        if claim.spec.selector.match_labels and views:  # nodes of one topology differ by labels
+            possible = statuses.could_ever(claim, [(one.slots, dict(one.labels)) for one in views.values()])
+        wanted = statuses.status(claim, pods, leases, possible=possible)
+        if self._said.get(key) == wanted:
+            return None
+        gone = dict.fromkeys(("nodeName", "gpuIds", "allocated"))
+        path = f"/apis/{names.API_VERSION}/namespaces/{key[0]}/gpuclaims/{key[1]}/status"
+        try:
+            await self._client.merge_patch(path, {"status": {**gone, **wanted}})
+        except NotFound:
+            return None
+        self._said[key] = wanted
+        return None
+
+    # --- capacity
+
+    async def _count(self, key: Key) -> float | None:
+        node, inventory = self._seen.nodes.get(key[1]), self._seen.inventories.get(key[1])
+        if node is None or inventory is None or not self._config.count_resource:
+            return None
+        leased = [gpu for gpu, lease in self._seen.leases_on(key[1]) if lease.ours]
+        wanted = controls.capacity(inventory, leased)
+        patch = controls.capacity_patch(node, self._config.count_resource, wanted)
+        if patch is not None:
+            with contextlib.suppress(NotFound):
+                await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
+        return None
+
+    # --- nudges
+
+    async def _nudging(self) -> None:
+        """A pod that an extender has rejected waits for some event of the cluster: a write on it is one."""
+        while True:
+            await self._nudge.wait()
+            self._nudge = anyio.Event()
+            await anyio.sleep(_NUDGE_REST)
+            seen = self._seen
+            free = {name: one.free.bit_count() for name, one in seen.views().items() if not one.blocked}
+            more = {name: count for name, count in free.items() if count > self._free.get(name, 0)}
+            self._free = free
+            waiting = []
+            for pod in list(seen.pods.values()):
+                claim, _ = seen.claim_of(pod)
+                if claim is not None and not pod.bound and not seen.held_by(pod.metadata.uid):
+                    waiting.append((pod, claim))
+            for pod in controls.nudged(waiting, more) if more else ():
+                word = datetime.now(UTC).isoformat(timespec="milliseconds")
+                path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+                try:
+                    await self._client.json_patch(path, controls.nudge_patch(pod, word))
+                except (PreconditionFailed, Conflict, NotFound):
+                    continue  # it has changed, which is an event by itself
+                except KubeError as error:
+                    log.warning("not nudged", pod="/".join(pod.key), error=str(error))
+
+    # --- words
+
+    async def _say(self, pod: Pod, reason: str, message: str, good: bool = False) -> None:
+        about = pod.metadata
+        made = event(
+            COMPONENT,
+            Regarding("v1", "Pod", about.name, about.uid, about.namespace),
+            about=f"{reason} {message}",
+            good=good,
+            reason=reason,
+            message=message,
+            now=timestamp(datetime.now(UTC)),
+        )
+        try:
+            await self._client.create(f"/api/v1/namespaces/{about.namespace}/events", made)
+        except Conflict:
+            pass  # it was said before
+        except KubeError as error:
+            log.warning("no Event", pod="/".join(pod.key), reason=reason, error=str(error))
+
+    def _told(self, request: Request, answer: Answer) -> None:
+        self._seen.told(request, answer)
+        self._meters.sent(request, answer)

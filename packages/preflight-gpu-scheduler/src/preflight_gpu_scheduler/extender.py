@@ -1,0 +1,189 @@
+"""What kube-scheduler asks: filter, prioritize and bind, over what :mod:`.state` sees. HTTP around it is :mod:`.loopback`'s.
+
+Every call is answered; what is wrong stands in the answer's ``Error``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
+
+from . import bind as binding
+from . import messages, verbs
+from .bind import Job, Outcome
+from .choice import Chosen, choose, mask_of
+from .claim import Claim
+from .config import Config
+from .gangs import Arrival, arrival
+from .meters import ExtenderMeters
+from .objects import Pod
+from .performing import Performer
+from .protocol import Answer, Request
+from .state import State
+from .verbs import BindingArgs, BindingResult, FilterArgs, FilterResult, Priority, Question
+from .views import own_ids
+
+__all__ = ["Extender"]
+
+log = get_logger(__name__)
+
+_ARRIVAL_LOOK: Final = 0.5
+"""Seconds between the looks of a member that waits for its gang; a change is seen at once."""
+NOT_READY: Final = "the cluster has not been read yet"
+NOT_TOGETHER: Final = "the gang's members were not all there to be bound"
+
+
+class Extender:
+    """Its answers are those of one event loop: no two binds here ever choose one GPU."""
+
+    def __init__(self, client: Client, config: Config, state: State, meters: ExtenderMeters) -> None:
+        self._client, self._config, self._state, self._meters = client, config, state, meters
+        self._performer = Performer(
+            client, lock_namespace=config.lock_namespace, duration=config.reservation_seconds, told=self._told
+        )
+        self._waiting: dict[str, Pod] = {}  # members whose bind waits, by uid
+        self._bound: set[str] = set()  # uids of members that were bound here
+        self._moved = anyio.Event()
+        state.listeners.append(self._changed)
+
+    def filter(self, args: FilterArgs) -> FilterResult:
+        """Which of the named nodes can give the pod its GPUs."""
+        if not self._state.synced:
+            return FilterResult(error=NOT_READY)
+        names = args.node_names or ()
+        return verbs.result_of(verbs.filter_nodes(self._question(args.pod, names), names, self._state.views()))
+
+    def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
+        names = args.node_names or ()
+        return verbs.prioritize(self._question(args.pod, names), names, self._state.views())
+
+    async def bind(self, args: BindingArgs) -> BindingResult:
+        """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that is bound is not asked about again."""
+        if not self._state.synced:
+            return BindingResult(NOT_READY)
+        about = {"pod": f"{args.pod_namespace}/{args.pod_name}", "uid": args.pod_uid, "node": args.node}
+        try:
+            outcome = await self._bind(args)
+        except KubeError as error:
+            outcome = Outcome(error=f"{error}")
+        self._meters.bound("error" if outcome.error else "bound")
+        if outcome.error:
+            log.warning("not bound", error=outcome.error, **about)
+        else:
+            log.info("bound", gpus=list(outcome.ids), **about)
+        return BindingResult(outcome.error)
+
+    async def _bind(self, args: BindingArgs) -> Outcome:
+        pod = await self._pod(args)
+        if pod is None:
+            return Outcome(error=binding.GONE)
+        claim, absent = self._state.claim_of(pod)
+        if claim is None:
+            return Outcome(error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID)
+        if claim.gang is None or pod.bound or pod.reserved is None:
+            return await self._placed(pod, args.node, claim)
+        return await self._member(pod, args.node, claim)
+
+    async def _member(self, pod: Pod, node: str, claim: Claim) -> Outcome:
+        """A gang's members wait here for each other; then the first one is bound, and after it the others."""
+        uid, key = pod.metadata.uid, pod.key
+        self._waiting[uid] = pod
+        self._move()
+        try:
+            with anyio.move_on_after(self._config.seconds("gang_bind")):
+                while arrival(pod, self._waiting.values(), self._known_bound(pod)) is Arrival.WAIT:
+                    moved = self._moved
+                    with anyio.move_on_after(_ARRIVAL_LOOK):
+                        await moved.wait()
+                    shown = self._state.pods.get(key)
+                    if shown is None or shown.metadata.uid != uid or shown.reserved is None:
+                        return Outcome(error=messages.GANG_NOT_RESERVED)
+                    self._waiting[uid] = pod = shown
+            if arrival(pod, self._waiting.values(), self._known_bound(pod)) is Arrival.WAIT:
+                return Outcome(error=NOT_TOGETHER)
+            outcome = await self._placed(pod, node, claim)
+            if not outcome.error:
+                self._bound.add(uid)
+                self._move()
+            return outcome
+        finally:
+            self._waiting.pop(uid, None)
+            if not self._waiting:
+                self._bound.clear()
+
+    def _known_bound(self, pod: Pod) -> set[str]:
+        """Uids of this plan's first member, if it is known to be bound, and of what was bound here."""
+        reserved = pod.reserved
+        first = None if reserved is None else self._state.pods.get((pod.metadata.namespace, reserved.first))
+        return self._bound | ({first.metadata.uid} if first is not None and first.bound else set())
+
+    async def _placed(self, pod: Pod, node: str, claim: Claim) -> Outcome:
+        state, uid = self._state, pod.metadata.uid
+        own = {}
+        for lease in state.held_by(uid):
+            if lease.ours and (gpu := lease.gpu) is not None and gpu[0] == node:
+                own[gpu[1]] = lease
+
+        def pick(busy: frozenset[int], mine: tuple[int, ...]) -> Chosen:
+            seen = state.view(node)
+            if seen.blocked:
+                return Chosen(why=seen.blocked)
+            free = seen.free
+            # In memory a GPU may be held by this very bind already, and so not be free in the view.
+            free |= mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.held(node, uid))
+            free &= ~mask_of(seen.slots, busy)
+            chosen = choose(seen.slots, free, claim.want, mine)
+            state.hold(node, chosen.ids, uid)
+            return chosen
+
+        job = Job(pod=pod, node=node, own=own, uuids=state.uuids(node), gang=claim.gang is not None)
+        try:
+            budget = self._config.seconds("bind_budget")
+            return await self._performer.run(binding.bind(job, pick, state.look), budget=budget)
+        finally:
+            state.let_go(node, uid)
+
+    async def _pod(self, args: BindingArgs) -> Pod | None:
+        """As the mirror has it, or as the API server does where that shows another one or none."""
+        shown = self._state.pods.get((args.pod_namespace, args.pod_name))
+        if shown is not None and shown.metadata.uid == args.pod_uid:
+            return shown
+        try:
+            found = await self._client.get(f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod)
+        except NotFound:
+            return None
+        return found if found.metadata.uid == args.pod_uid else None
+
+    def _question(self, pod: Pod, names: Iterable[str]) -> Question:
+        """The scheduler's pod may be of an older version than the mirror's: of two the higher number of reservations counts."""
+        shown = self._state.pods.get(pod.key)
+        if shown is not None and shown.metadata.uid == pod.metadata.uid:
+            pod = shown
+        claim, absent = self._state.claim_of(pod)
+        own: dict[str, tuple[int, tuple[int, ...]]] = {}
+        if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
+            for node, ids in own_ids(leases, pod).items():
+                own[node] = (mask_of(self._state.view(node).slots, ids), ids)
+        return Question(pod=pod, claim=claim, valid=absent, own=own)
+
+    def _told(self, request: Request, answer: Answer) -> None:
+        self._state.told(request, answer)
+        self._meters.sent(request, answer)
+
+    def _changed(self, kind: str, _: tuple[str, str]) -> None:
+        if kind == "pod" and self._waiting:
+            self._move()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+
+def encoded(answer: FilterResult | BindingResult | Sequence[Priority]) -> bytes:
+    """As it goes over the wire."""
+    return msgspec.json.encode(answer)

@@ -1,0 +1,83 @@
+"""The metrics of the extender and the controller, in a registry of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .protocol import AdoptLease, Answer, BindPod, CreateLease, DeleteLease, Request
+
+__all__ = ["ControllerMeters", "ExtenderMeters", "MirrorAges"]
+
+_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_OPS: Final = {CreateLease: "create", AdoptLease: "update", DeleteLease: "delete", BindPod: "bind"}
+
+
+class _Writes:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._writes = Counter(
+            "gpu_scheduler_lease_writes", "Writes on Leases, and Bindings.", ["op", "result"], registry=registry
+        )
+
+    def sent(self, request: Request, answer: Answer) -> None:
+        op = _OPS.get(type(request))
+        if op is not None:
+            self._writes.labels(op, type(answer).__name__.lower()).inc()
+
+
+class ExtenderMeters(_Writes):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.seconds = Histogram(
+            "gpu_scheduler_calls_seconds", "Time of a call.", ["verb"], buckets=_BUCKETS, registry=registry
+        )
+        self.calls = Counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"], registry=registry)
+        self._binds = Counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"], registry=registry)
+
+    def bound(self, result: str) -> None:
+        self._binds.labels(result).inc()
+
+
+class ControllerMeters(_Writes):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.leader = Gauge("gpu_scheduler_leader", "1 while this replica acts.", registry=registry)
+        self.collected = Counter(
+            "gpu_scheduler_collected", "Leases deleted because nobody can use them.", registry=registry
+        )
+        self.reclaimed = Counter(
+            "gpu_scheduler_reclaimed", "Reservations taken back from pods that wait.", registry=registry
+        )
+        self.leases = Gauge("gpu_scheduler_leases", "Leases by what they are.", ["state"], registry=registry)
+        self.claims = Gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"], registry=registry)
+        self.gangs = Gauge(
+            "gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"], registry=registry
+        )
+        self.gang_wait = Histogram(
+            "gpu_scheduler_gang_wait_seconds",
+            "From a gang's being whole to its GPUs.",
+            buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
+            registry=registry,
+        )
+        self.stale = Gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.", registry=registry)
+
+
+class MirrorAges(Collector):
+    """For how long each mirror has been behind; ``behind`` is asked when somebody reads the metrics."""
+
+    def __init__(self, registry: CollectorRegistry, behind: object) -> None:
+        self._behind = behind
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "gpu_scheduler_mirror_behind_seconds", "How far mirrors are behind.", labels=["path"]
+        )
+        behind: dict[str, float] = self._behind() if callable(self._behind) else {}
+        for path, seconds in behind.items():
+            family.add_metric([path], seconds)
+        yield family

@@ -1,0 +1,185 @@
+"""NVML by NVIDIA's own binding: what :mod:`.report` and :mod:`.links` need to know of each GPU. The library is loaded when it is first asked.
+
+A function that a driver does not have leaves out what it would say, and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from .links import Link, Place, bus_id
+from .report import Facts
+
+__all__ = ["Nvml", "NvmlFailed"]
+
+T = TypeVar("T")
+_LINKS: Final = 18
+"""As many NVLinks as a GPU has at most today; where NVML says how many there are, that counts."""
+_LINK_COUNT: Final = 91  # nvml.h: NVML_FI_DEV_NVLINK_LINK_COUNT
+_LINK_SPEED: Final = 90  # nvml.h: NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
+_TO_GPU, _TO_SWITCH = 0, 2  # nvml.h: nvmlIntNvLinkDeviceType_t
+_P2P_NVLINK: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
+_P2P_OK: Final = 0
+_PCIE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB/s of one lane in one direction, by PCIe generation."""
+_NUMA: Final = Path("/sys/bus/pci/devices")
+
+
+class NvmlFailed(Exception):
+    """Nothing can be read just now, as while the driver is being reloaded; the message is one sentence."""
+
+
+class Nvml:
+    """``xids`` collects the XIDs that were seen; they are lost with the process, as NVML does not keep them."""
+
+    def __init__(self, numa: Path = _NUMA) -> None:
+        self._numa = numa
+        self._ready = False
+        self._events: Any = None
+        self._xids: dict[str, set[int]] = {}
+
+    def close(self) -> None:
+        if self._ready:
+            self._forget()
+
+    def facts(self) -> list[Facts]:
+        """Every GPU that NVML lists. Blocks, as NVML does. Raises :class:`NvmlFailed`."""
+        nvml = self._started()
+        try:
+            self._note_xids(nvml)
+            handles = []
+            lost = []
+            for n in range(nvml.nvmlDeviceGetCount()):
+                try:
+                    handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
+                except nvml.NVMLError:
+                    lost.append(n)  # it has no name any more; what is remembered of it says which one it was
+            found = [self._gpu(nvml, handle, handles) for handle in handles]
+            return [one for one in found if one is not None]
+        except nvml.NVMLError as error:
+            self._forget()
+            raise NvmlFailed(f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?") from None
+
+    def _started(self) -> Any:
+        try:
+            import pynvml
+        except ImportError:
+            raise NvmlFailed("the NVML binding is not installed; install preflight-gpu-scheduler[agent].") from None
+        if not self._ready:
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                raise NvmlFailed(f"NVML cannot be loaded ({_text(str(error))}); is the NVIDIA driver there?") from None
+            self._ready = True
+            self._register(pynvml)
+        return pynvml
+
+    def _register(self, nvml: Any) -> None:
+        """Ask to be told of critical XIDs. Where that is not possible health rests on the other signs."""
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+            for n in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(n)
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+        except (nvml.NVMLError, AttributeError):
+            self._events = None
+
+    def _note_xids(self, nvml: Any) -> None:
+        while self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
+            except nvml.NVMLError:
+                return  # nothing more has happened
+            self._xids.setdefault(uuid, set()).add(int(event.eventData))
+
+    def _forget(self) -> None:
+        import pynvml
+
+        self._ready, self._events = False, None
+        with suppress(pynvml.NVMLError):  # it was not there to be shut down
+            pynvml.nvmlShutdown()
+
+    def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
+        def ask(question: Callable[[], T], otherwise: T) -> T:
+            try:
+                return question()
+            except nvml.NVMLError as error:
+                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+                    raise
+                return otherwise
+
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        try:
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+            remapped = ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+            mig = ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)
+            place = self._place(nvml, handle, _text(pci.busId), all_handles, ask)
+            return Facts(
+                uuid=uuid,
+                place=place,
+                name=_text(ask(lambda: nvml.nvmlDeviceGetName(handle), "")),
+                ecc_pending=bool(remapped[2]),
+                remap_failed=bool(remapped[3]),
+                xids=tuple(sorted(self._xids.get(uuid, ()))),
+                mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
+                processes=ask(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)), None),
+            )
+        except nvml.NVMLError:
+            return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
+
+    def _place(self, nvml: Any, handle: Any, bus: str, all_handles: Sequence[Any], ask: Callable[..., Any]) -> Place:
+        generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
+        width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
+        return Place(
+            pci_bus_id=bus,
+            links=self._links(nvml, handle, all_handles, ask),
+            pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
+            numa=self._numa_node(bus),
+        )
+
+    def _links(self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]) -> tuple[Link, ...]:
+        speed = self._field(nvml, handle, _LINK_SPEED) / 1000.0
+        links = []
+        told = False
+        for n in range(self._field(nvml, handle, _LINK_COUNT) or _LINKS):
+            if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
+                continue
+            kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
+            told = told or kind is not None
+            if kind == _TO_SWITCH:
+                links.append(Link(ends="switch", bandwidth=speed))
+            elif kind == _TO_GPU:
+                remote = ask(lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), "")
+                links.append(Link(ends="gpu", remote=remote, bandwidth=speed))
+        if told:
+            return tuple(links)
+        # A driver that does not say where links end may say which GPUs reach each other over them.
+        for other in all_handles:
+            remote = ask(lambda other=other: _text(nvml.nvmlDeviceGetPciInfo(other).busId), "")
+            status = ask(lambda other=other: nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK), None)
+            if other is not handle and status == _P2P_OK and remote:
+                links.append(Link(ends="gpu", remote=remote))
+        return tuple(links)
+
+    def _field(self, nvml: Any, handle: Any, field: int) -> int:
+        """The value of a field; 0 where it is not known."""
+        try:
+            [value] = nvml.nvmlDeviceGetFieldValues(handle, [field])
+        except nvml.NVMLError:
+            return 0
+        return int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else 0
+
+    def _numa_node(self, bus: str) -> int | None:
+        try:
+            found = int((self._numa / bus_id(bus) / "numa_node").read_text())
+        except (OSError, ValueError):
+            return None
+        return found if found >= 0 else None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

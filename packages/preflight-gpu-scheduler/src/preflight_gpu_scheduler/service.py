@@ -1,0 +1,133 @@
+"""The parts of each process: extender, controller, webhook, agent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.lease import Leadership
+from preflight_kube.manager import Election, Parts, run
+from prometheus_client import CollectorRegistry
+
+from .agent import Agent, AgentMeters
+from .config import Config
+from .controller import Controller
+from .extender import Extender
+from .loopback import Application, listener, serve
+from .meters import ControllerMeters, ExtenderMeters, MirrorAges
+from .nvml import Nvml
+from .state import State
+from .webhook import MUTATE, Webhook
+
+__all__ = ["LEASE", "agent", "controller", "extender", "webhook"]
+
+LEASE: Final = "gpu-scheduler-controller"
+Build = Callable[[Client], Awaitable[Parts]]
+_COMPONENT: Final = "gpu-scheduler"
+
+
+def extender(target: Connection, config: Config, *, listen: tuple[str, int], host: str, port: int) -> int:
+    """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others here."""
+    registry = CollectorRegistry()
+
+    async def build(client: Client) -> Parts:
+        state, meters = State(client, config), ExtenderMeters(registry)
+        MirrorAges(registry, client.mirrors.behind)
+        application = Application(Extender(client, config, state, meters), meters)
+        serving = partial(serve, application, *listen)
+        return Parts(reflectors=state.reflectors, tasks={"extender": serving})
+
+    listener(*listen).close()  # what cannot be listened on is said at once
+    return run(
+        build,
+        target,
+        component=f"{_COMPONENT}-extender",
+        registry=registry,
+        host=host,
+        port=port,
+        concurrency=64,
+        log_level=config.log_level,
+    )
+
+
+def controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
+    """``namespace``: where the lease is by which one of the replicas leads."""
+    registry = CollectorRegistry()
+
+    async def build(client: Client) -> Parts:
+        state, meters = State(client, config, gangs=True), ControllerMeters(registry)
+        MirrorAges(registry, client.mirrors.behind)
+
+        async def act(leadership: Leadership) -> None:
+            meters.leader.set(1)
+            try:
+                await Controller(client.fenced(leadership.valid), config, state, meters).lead()
+            finally:
+                meters.leader.set(0)
+
+        return Parts(reflectors=state.reflectors, lead=act)
+
+    return run(
+        build,
+        target,
+        component=f"{_COMPONENT}-controller",
+        registry=registry,
+        host=host,
+        port=port,
+        election=Election(namespace, LEASE),
+        log_level=config.log_level,
+    )
+
+
+def webhook(
+    target: Connection, config: Config, *, certificates: Path, admission_port: int, host: str, port: int
+) -> int:
+    """``certificates``: the folder with tls.crt, tls.key and ca.crt, read again when they change."""
+    registry = CollectorRegistry()
+
+    async def build(client: Client) -> Parts:
+        metrics = AdmissionMetrics("gpu_scheduler_webhook", registry)
+        deciding = Webhook(client, config)
+        certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`")
+        server = HttpServer(
+            "admission", Reviews({MUTATE: deciding}, metrics), metrics, certificate, port=admission_port
+        )
+        return Parts(reflectors=[deciding.claims], servers=[server])
+
+    return run(
+        build,
+        target,
+        component=f"{_COMPONENT}-webhook",
+        registry=registry,
+        host=host,
+        port=port,
+        linger=5.0,
+        log_level=config.log_level,
+    )
+
+
+def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
+    """``node``: the name of the node that it runs on."""
+    registry = CollectorRegistry()
+
+    async def build(client: Client) -> Parts:
+        acting = Agent(client, config, node, Nvml(), AgentMeters(registry))
+        return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
+
+    return run(
+        build,
+        target,
+        component=f"{_COMPONENT}-agent",
+        registry=registry,
+        host=host,
+        port=port,
+        log_level=config.log_level,
+    )

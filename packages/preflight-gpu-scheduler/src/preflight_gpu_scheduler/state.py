@@ -1,0 +1,377 @@
+"""What one process sees of the cluster: mirrors of pods, nodes, claims, statuses and leases, and what it has written since.
+
+Everything in it is of one event loop, and nothing of it waits. A lease that this process created counts from the answer on, before a
+mirror shows it; what it holds in memory for a bind under way counts from the choice on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.client import Client, Unreadable
+from preflight_kube.reflector import Change, Reflector
+
+from . import claim as claims
+from . import inventory as inventories
+from . import names
+from .choice import Topology
+from .claim import Claim
+from .config import Config
+from .crds import CLAIMS, STATUSES
+from .holding import Sight, Sightings
+from .inventory import Inventory
+from .objects import Lease, Metadata, Node, Pod, PodGroup
+from .protocol import Answer, CreateLease, DeleteLease, Request, Stored
+from .verbs import NodeView
+from .views import busy_ids, view
+
+__all__ = ["Key", "State"]
+
+Key = tuple[str, str]
+GROUPS: Final = (
+    "/apis/scheduling.k8s.io/v1alpha2/podgroups",
+    "/apis/scheduling.k8s.io/v1alpha1/podgroups",
+    "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+    "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+)
+"""Where PodGroups may be served; one that is not is asked for again now and then."""
+_UNSEEN: Final = 10.0
+"""Seconds after which a lease of our own making that no mirror has shown is believed gone again."""
+
+
+class _RawClaim(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: Any = None
+
+
+class _RawStatus(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: Any = None
+    status: Any = None
+
+
+class State:
+    """``gangs``: whether PodGroups are mirrored, too. ``listeners``: called with what changed, ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
+
+    A node's status counts as a change of the node.
+    """
+
+    def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
+        self._client, self._config = client, config
+        self.pods: dict[Key, Pod] = {}
+        self.nodes: dict[str, Node] = {}
+        self.claims: dict[Key, Claim | list[str]] = {}
+        self.inventories: dict[str, Inventory] = {}
+        self.leases: dict[str, Lease] = {}
+        self.by_holder: dict[str, dict[str, Lease]] = {}
+        self.by_pod: dict[Key, set[str]] = {}  # names of leases
+        self.by_claim: dict[Key, set[Key]] = {}
+        self.listeners: list[Callable[[str, Key], None]] = []
+        self._written: dict[str, tuple[Lease, float]] = {}
+        self._held: dict[str, dict[int, str]] = {}  # by node: id → uid of the pod whose bind is under way
+        self._views: dict[str, NodeView] = {}
+        self._dirty: set[str] = set()
+        self._topologies: dict[Topology, Topology] = {}
+        self._beats = Sightings()
+        self._stale: set[str] = set()
+        self._looked = float("-inf")
+        of_ours = {"fieldSelector": f"spec.schedulerName={config.scheduler_name}"}
+        lock = f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases"
+        self._mirrors: tuple[Reflector[Any], ...] = (
+            Reflector(client, "/api/v1/pods", Pod, on_change=self._pod, params=of_ours),
+            Reflector(client, "/api/v1/nodes", Node, on_change=self._node, kept=_without_noise),
+            Reflector(client, CLAIMS, _RawClaim, on_change=self._claim, on_unreadable=self._claim_unreadable),
+            Reflector(client, STATUSES, _RawStatus, on_change=self._status, on_unreadable=self._status_unreadable),
+            Reflector(client, lock, Lease, on_change=self._lease, on_unreadable=self._lease_unreadable),
+        )
+        self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
+
+    @property
+    def synced(self) -> bool:
+        return all(one.synced.is_set() for one in self._mirrors)
+
+    async def wait_synced(self) -> None:
+        for one in self._mirrors:
+            await one.synced.wait()
+
+    @property
+    def reflectors(self) -> tuple[Reflector[Any], ...]:
+        """What has to run for this to follow the cluster."""
+        return (*self._mirrors, *self._groups)
+
+    # --- what is seen
+
+    def now(self) -> float:
+        return self._client.clock()
+
+    def groups(self) -> dict[Key, int]:
+        """The least number of members that each PodGroup asks for."""
+        found = {}
+        for mirror in self._groups:
+            for one in mirror.store.values():
+                if (size := one.size) is not None:
+                    found[one.metadata.namespace, one.metadata.name] = size
+        return found
+
+    def look(self, pod: Key) -> Sight:
+        return Sight(self.pods.get(pod))
+
+    def claim_of(self, pod: Pod) -> tuple[Claim | None, bool]:
+        """The claim, or None; and whether it is absent rather than not valid."""
+        found = self.claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
+        return (None, False) if isinstance(found, list) else (found, True)
+
+    def valid_claims(self) -> dict[Key, Claim]:
+        return {key: one for key, one in self.claims.items() if not isinstance(one, list)}
+
+    def lease(self, name: str) -> Lease | None:
+        written = self._written.get(name)
+        return written[0] if written is not None else self.leases.get(name)
+
+    def held_by(self, uid: str) -> list[Lease]:
+        """The leases of which this pod is the holder."""
+        found = dict(self.by_holder.get(uid, {}))
+        for name, (lease, _) in self._written.items():
+            if lease.holder == uid:
+                found[name] = lease
+        return list(found.values())
+
+    def ids(self, node: str) -> tuple[int, ...]:
+        found = self._inventory(node)
+        return tuple(one.id for one in found.devices) if found is not None else ()
+
+    def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
+        for gpu in self.ids(node):
+            if (lease := self.lease(names.lease_name(node, gpu))) is not None:
+                yield gpu, lease
+
+    def busy(self) -> dict[str, frozenset[int]]:
+        """Ids by node that cannot be taken over."""
+        return {name: self._busy(name) for name in self.inventories}
+
+    def uuids(self, node: str) -> Mapping[int, str]:
+        found = self.inventories.get(node)
+        return found.uuids if found is not None else {}
+
+    def view(self, name: str) -> NodeView:
+        self._refresh()
+        return self._views.get(name) or self._seen(name)
+
+    def views(self) -> Mapping[str, NodeView]:
+        """Every node that is known."""
+        self._refresh()
+        return self._views
+
+    def stale(self) -> int:
+        self._refresh()
+        return len(self._stale)
+
+    # --- what this process does
+
+    def hold(self, node: str, ids: Iterable[int], uid: str) -> None:
+        """From the choice on nobody else here chooses these; what the same pod held there before is let go."""
+        held = self._held.setdefault(node, {})
+        for gpu in [gpu for gpu, who in held.items() if who == uid]:
+            del held[gpu]
+        held.update(dict.fromkeys(ids, uid))
+        self._dirty.add(node)
+
+    def let_go(self, node: str, uid: str) -> None:
+        self.hold(node, (), uid)
+
+    def held(self, node: str, uid: str) -> frozenset[int]:
+        """Ids that binds of other pods hold in memory."""
+        return frozenset(gpu for gpu, who in self._held.get(node, {}).items() if who != uid)
+
+    def told(self, request: Request, answer: Answer) -> None:
+        """Take note of what a request of ours did."""
+        if isinstance(request, CreateLease) and isinstance(answer, Stored) and isinstance(answer.found, Lease):
+            shown = self.leases.get(request.name)
+            if shown is None or shown.metadata.uid != answer.found.metadata.uid:
+                self._written[request.name] = (answer.found, self._client.clock())
+            self._dirty.add(request.node)
+        elif isinstance(request, DeleteLease) and isinstance(answer, Stored):
+            written = self._written.get(request.name)
+            if written is not None and written[0].metadata.uid == request.uid:
+                self._forget(request.name)
+
+    # --- what the mirrors tell
+
+    def _pod(self, change: Change[Pod]) -> None:
+        pod = change.object
+        if change.kind == "deleted":
+            shown = self.pods.get(pod.key)
+            if shown is not None and shown.metadata.uid == pod.metadata.uid:
+                del self.pods[pod.key]
+                self._unclaimed(pod)
+        else:
+            self.pods[pod.key] = pod
+            if pod.claim:
+                self.by_claim.setdefault((pod.metadata.namespace, pod.claim), set()).add(pod.key)
+        for lease in self.held_by(pod.metadata.uid):
+            self._dirty.add(_node_of(lease))
+        self._say("pod", pod.key)
+
+    def _unclaimed(self, pod: Pod) -> None:
+        key = (pod.metadata.namespace, pod.claim)
+        if (those := self.by_claim.get(key)) is not None:
+            those.discard(pod.key)
+            if not those:
+                del self.by_claim[key]
+
+    def _node(self, change: Change[Node]) -> None:
+        name = change.object.metadata.name
+        if change.kind == "deleted":
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = change.object
+        self._dirty.add(name)
+        self._say("node", ("", name))
+
+    def _claim(self, change: Change[_RawClaim]) -> None:
+        about = change.object.metadata
+        key = (about.namespace, about.name)
+        if change.kind == "deleted":
+            self.claims.pop(key, None)
+        else:
+            said = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
+            self.claims[key] = claims.read({"metadata": said, "spec": change.object.spec})
+        self._say("claim", key)
+
+    def _claim_unreadable(self, one: Unreadable, bad: bool) -> None:
+        key = (one.metadata.namespace, one.metadata.name)
+        if bad:
+            self.claims[key] = [f"cannot be read: {one.why}"]
+        elif isinstance(self.claims.get(key), list):
+            del self.claims[key]
+
+    def _status(self, change: Change[_RawStatus]) -> None:
+        name = change.object.metadata.name
+        before = self.inventories.get(name)
+        if change.kind == "deleted":
+            self.inventories.pop(name, None)
+            self._beats.forget(name)
+        else:
+            raw = {"metadata": {"name": name}, "spec": change.object.spec or {}, "status": change.object.status or {}}
+            self.inventories[name] = found = inventories.read(raw)
+            self._beats.note(name, found.observed, self._client.clock())
+            self._stale.discard(name)
+            same = before is not None and msgspec.structs.replace(before, observed=None) == msgspec.structs.replace(
+                found, observed=None
+            )
+            if same and name in self._views and self._views[name].blocked == "":
+                return  # a heartbeat
+        self._dirty.add(name)
+        self._say("node", ("", name))
+
+    def _status_unreadable(self, one: Unreadable, bad: bool) -> None:
+        name = one.metadata.name
+        if bad:
+            self.inventories[name] = Inventory(node=name, problems=(f"cannot be read: {one.why}",))
+        else:
+            self.inventories.pop(name, None)
+        self._dirty.add(name)
+        self._say("node", ("", name))
+
+    def _lease(self, change: Change[Lease]) -> None:
+        lease = change.object
+        name = lease.metadata.name
+        old = self.leases.pop(name, None)
+        if old is not None and (mine := self.by_holder.get(old.holder)) is not None:
+            mine.pop(name, None)
+            if not mine:
+                del self.by_holder[old.holder]
+        if old is not None and old.pod is not None:
+            self.by_pod[old.pod].discard(name)
+            if not self.by_pod[old.pod]:
+                del self.by_pod[old.pod]
+        written = self._written.get(name)
+        if written is not None and written[0].metadata.uid == lease.metadata.uid:
+            del self._written[name]
+        now = lease if change.kind != "deleted" else None
+        if now is None and old is not None and old.metadata.uid != lease.metadata.uid:
+            now = old  # its successor is known already
+        if now is not None:
+            self.leases[name] = now
+            self.by_holder.setdefault(now.holder, {})[name] = now
+            if now.pod is not None:
+                self.by_pod.setdefault(now.pod, set()).add(name)
+        self._dirty.add(_node_of(lease))
+        self._say("lease", ("", name))
+
+    def _lease_unreadable(self, one: Unreadable, bad: bool) -> None:
+        """What cannot be read is somebody else's: busy."""
+        name = one.metadata.name
+        if bad:
+            self.leases[name] = Lease(metadata=Metadata(name=name, uid=one.metadata.uid))
+        else:
+            self.leases.pop(name, None)
+        self._dirty.add(_node_of(Lease(metadata=Metadata(name=name))))
+
+    # --- views
+
+    def _say(self, kind: str, key: Key) -> None:
+        for listener in self.listeners:
+            listener(kind, key)
+
+    def _forget(self, name: str) -> None:
+        lease, _ = self._written.pop(name)
+        self._dirty.add(_node_of(lease))
+
+    def _refresh(self) -> None:
+        now = self._client.clock()
+        if now - self._looked >= 1.0:
+            self._looked = now
+            for name in [name for name, (_, since) in self._written.items() if now - since > _UNSEEN]:
+                self._forget(name)
+            patience = self._config.seconds("stale_after")
+            for name, found in self.inventories.items():
+                late = found.observed is not None and self._beats.note(name, found.observed, now) > patience
+                if late and name not in self._stale:
+                    self._stale.add(name)
+                    self._dirty.add(name)
+        dirty, self._dirty = self._dirty, set()
+        for name in dirty:
+            if name in self.nodes:
+                self._views[name] = self._seen(name)
+            else:
+                self._views.pop(name, None)
+                self._stale.discard(name)
+
+    def _seen(self, name: str) -> NodeView:
+        busy = self._busy(name) | self._held.get(name, {}).keys()
+        made = view(
+            self.nodes.get(name),
+            self.inventories.get(name),
+            busy,
+            stale=name in self._stale,
+            missing_status=self._config.missing_node_status,
+            device_plugin=self._config.device_plugin,
+        )
+        slots = self._topologies.setdefault(made.slots, made.slots)
+        return msgspec.structs.replace(made, slots=slots)
+
+    def _busy(self, name: str) -> frozenset[int]:
+        leases = list(self.leases_on(name))
+        foreign = {gpu for gpu, lease in leases if lease.gpu is None}
+        return frozenset(foreign) | busy_ids((lease for _, lease in leases), self.look)
+
+    def _inventory(self, node: str) -> Inventory | None:
+        found = self.inventories.get(node)
+        if found is None and self._config.missing_node_status == "assume16":
+            return inventories.assumed(node)
+        return found
+
+
+def _node_of(lease: Lease) -> str:
+    if (gpu := lease.gpu) is not None:
+        return gpu[0]
+    found = names.split_lease_name(lease.metadata.name)
+    return found[0] if found is not None else ""
+
+
+def _without_noise(node: Node) -> Node:
+    """A kubelet's heartbeat changes nothing that is read; the version would make every one a change."""
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, resource_version=""))

@@ -1,0 +1,446 @@
+"""A control plane for one test: a real API server, real kube-scheduler processes, and our services as tasks; and a watcher of every version."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import msgspec
+import yaml
+from anyio.abc import TaskGroup
+from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.admission import admit
+from preflight_gpu_scheduler.claim import Claim, Spec
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.controller import Controller
+from preflight_gpu_scheduler.crds import crds
+from preflight_gpu_scheduler.extender import Extender
+from preflight_gpu_scheduler.loopback import Application, listener, serve_on
+from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
+from preflight_gpu_scheduler.objects import Lease, Pod
+from preflight_gpu_scheduler.schedulerconfig import scheduler_config
+from preflight_gpu_scheduler.state import State
+from preflight_kube.client import Client, Conflict, NotFound
+from preflight_kube.connection import Connection, connection
+from preflight_testing.apiserver import ASSETS, ApiServer
+from prometheus_client import CollectorRegistry
+
+Trap = Callable[[str, str], Awaitable[Callable[[], Awaitable[None]] | None]]
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting."""
+
+
+class Faulty(Client):
+    """A client whose writes may meet a fate: ``trap`` gets (verb, path) of each, before it is sent, and may return what to do after it."""
+
+    trap: Trap | None = None
+
+    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+        after = await self.trap(verb, path) if self.trap is not None else None
+        answer = await super()._write(verb, method, path, body, **more)
+        if after is not None:
+            await after()
+        return answer
+
+
+class Watcher:
+    """Follows every version of every pod: no GPU may be two living pods' at any of them."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.doubles: list[str] = []
+        self.versions = 0
+
+    async def run(self, client: Client, version: str, ready: anyio.Event) -> None:
+        while True:
+            async with client.watch("/api/v1/pods", Pod, resource_version=version, seconds=280) as events:
+                ready.set()
+                async for event in events:
+                    version = event.resource_version or version
+                    if event.object is not None:
+                        self.note(event.type, event.object)
+
+    def note(self, kind: str, pod: Pod) -> None:
+        self.versions += 1
+        if kind == "DELETED":
+            self.pods.pop(pod.metadata.uid, None)
+        else:
+            self.pods[pod.metadata.uid] = pod
+        seen: dict[tuple[str, int], str] = {}
+        for one in self.pods.values():
+            allocated = one.allocated
+            if not one.bound or one.ended or allocated is None:
+                continue
+            for gpu in allocated.ids:
+                other = seen.setdefault((allocated.node, gpu), one.metadata.name)
+                if other != one.metadata.name:
+                    self.doubles.append(f"{allocated.node}:{gpu} is {other}'s and {one.metadata.name}'s")
+
+    @property
+    def given(self) -> dict[tuple[str, int], str]:
+        """(node, id) → pod, of those that live and are bound now."""
+        return {
+            (one.allocated.node, gpu): one.metadata.name
+            for one in self.pods.values()
+            if one.bound and not one.ended and one.allocated is not None
+            for gpu in one.allocated.ids
+        }
+
+
+class Plane:
+    """One test's cluster: namespaces, nodes, claims, pods. ``group`` runs what the test starts."""
+
+    def __init__(self, server: ApiServer, home: Path, group: TaskGroup, config: Config) -> None:
+        self.server, self.home, self.group, self.config = server, home, group, config
+        self.kubeconfig = server.kubeconfig(home / "kubeconfig")
+        self.target: Connection = connection({"KUBECONFIG": str(self.kubeconfig)})
+        self.client = Client(self.target, agent="test", concurrency=64)
+        self.watcher = Watcher()
+        self.namespace = f"team-{uuid.uuid4().hex[:8]}"
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._nodes: list[str] = []
+        self._namespaces: list[str] = []
+        self.cleanup: list[str] = []
+        """Further objects that are deleted at the end, by path."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    # --- objects
+
+    async def make_namespace(self, name: str) -> str:
+        await self.client.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self._namespaces.append(name)
+        return name
+
+    async def node(
+        self,
+        name: str,
+        gpus: int = 8,
+        *,
+        islands: int = 1,
+        cpu: str = "64",
+        labels: dict[str, str] | None = None,
+        observed: str | None = None,
+    ) -> None:
+        counted = {self.config.count_resource: str(gpus)} if self.config.count_resource else {}
+        amounts = {"cpu": cpu, "memory": "512Gi", "pods": "200", **counted}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        about = {"name": name, "labels": {"kubernetes.io/hostname": name[:63], **(labels or {})}}
+        await self.client.create("/api/v1/nodes", {"metadata": about, "status": status})
+        # A node begins as not ready for the API server, and nobody here takes that taint away.
+        await self.client.merge_patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+        self._nodes.append(name)
+        size = max(1, gpus // islands)
+        devices = [
+            {"id": n, "uuid": f"GPU-{name}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
+            for n in range(gpus)
+        ]
+        await self.status_of(
+            name, {"total": gpus, "devices": devices, **({"observedTime": observed} if observed else {})}
+        )
+
+    async def status_of(self, node: str, status: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "GpuNodeStatus",
+            "metadata": {"name": node},
+            "spec": {"nodeName": node},
+        }
+        path = f"/apis/{names.API_VERSION}/gpunodestatuses"
+        with suppress(Conflict):
+            await self.client.create(path, body)
+        await self.client.merge_patch(f"{path}/{node}/status", {"status": status})
+
+    async def claim(self, name: str, count: int, *, namespace: str = "", gang: str = "", **spec: Any) -> None:
+        where = namespace or self.namespace
+        raw = {"devices": {"count": count}, **({"gangRef": gang} if gang else {}), **spec}
+        body = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": name}, "spec": raw}
+        await self.client.create(f"/apis/{names.API_VERSION}/namespaces/{where}/gpuclaims", body)
+        self._claims[where, name] = Claim(namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec))
+
+    async def pod(self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", **annotations: str) -> None:
+        """As our webhook would admit it."""
+        where = namespace or self.namespace
+        said = {
+            names.CLAIM_ANNOTATION: claim,
+            **{names.PREFIX + k.replace("_", "-"): v for k, v in annotations.items()},
+        }
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": said},
+            "spec": {
+                "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}],
+                "terminationGracePeriodSeconds": 0,
+            },
+        }
+        verdict = admit(body, self._claims.get((where, claim)), self.config.rules)
+        assert not verdict.refused, verdict.refused
+        for operation in verdict.patch:
+            _apply(body, operation)
+        await self.client.create(f"/api/v1/namespaces/{where}/pods", body)
+
+    async def try_pod(
+        self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
+    ) -> Any:
+        """As a user makes it; the object as it was stored. ``env`` and ``resources`` are the container's."""
+        container: dict[str, Any] = {"name": "main", "image": "none"}
+        container |= {key: more.pop(key) for key in ("env", "resources") if key in more}
+        spec: dict[str, Any] = {"containers": [container], **more}
+        if init:
+            spec["initContainers"] = [{"name": "i", "image": "none"}]
+        about = {"name": name, "annotations": {names.CLAIM_ANNOTATION: claim, **(annotations or {})}}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+        where = f"/api/v1/namespaces/{self.namespace}/pods"
+        said = json.loads(await self.client.create(where, body))
+        if name == "probe":
+            await self.client.delete(f"{where}/{name}", grace=0)
+        return said
+
+    async def serving(self, port: int) -> None:
+        """Wait until one of our services says that it is ready."""
+
+        async def ready() -> bool:
+            try:
+                async with httpx.AsyncClient() as http:
+                    return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        await self.until("the service is ready", ready)
+
+    async def delete_pod(self, name: str, *, namespace: str = "") -> None:
+        await self.client.delete(f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", grace=0)
+
+    async def read_pod(self, name: str, *, namespace: str = "") -> Pod:
+        return await self.client.get(f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", Pod)
+
+    async def end_pod(self, name: str, phase: str = "Succeeded") -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/status"
+        await self.client.merge_patch(path, {"status": {"phase": phase}})
+
+    async def leases(self) -> dict[str, Lease]:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.config.lock_namespace}/leases"
+        return {one.metadata.name: one async for page, _ in self.client.pages(path, Lease) for one in page}
+
+    async def raw(self, path: str) -> Any:
+        return await self.client.get(path, dict)
+
+    # --- services
+
+    async def extender(self, target: Connection | None = None, port: int = 0) -> Extending:
+        """One as a task of this process."""
+        made = Extending(self, target or self.target, port)
+        await made.start()
+        return made
+
+    async def controller(self, trap: Trap | None = None) -> anyio.CancelScope:
+        """One as a task of this process, which leads without asking."""
+        scope, ready = anyio.CancelScope(), anyio.Event()
+        self.group.start_soon(self._control, scope, ready, trap)
+        await ready.wait()
+        return scope
+
+    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None) -> None:
+        with scope:
+            client = Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32)
+            client.trap = trap
+            async with client:
+                state = State(client, self.config, gangs=True)
+                acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
+                async with anyio.create_task_group() as group:
+                    for one in state.reflectors:
+                        group.start_soon(one.run)
+                    await state.wait_synced()
+                    group.start_soon(acting.lead)
+                    ready.set()
+
+    def scheduler(self, port: int, name: str = "scheduler") -> subprocess.Popen[bytes]:
+        """A real kube-scheduler that asks the extender at ``port``."""
+        folder = os.environ[ASSETS]
+        made = scheduler_config(self.config, kubeconfig=str(self.kubeconfig), port=port, leader_elect=False)
+        (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
+        log = (self.home / f"{name}.log").open("wb")
+        command = [f"{folder}/kube-scheduler", f"--config={self.home}/{name}.yaml", "--secure-port=0", "-v=2"]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+        self._processes.append(process)
+        return process
+
+    def command(
+        self, *arguments: str, name: str = "service", environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """One of our services as a process of its own."""
+        (self.home / "config.yaml").write_text(json.dumps(_written(self.config)))
+        log = (self.home / f"{name}.log").open("ab")
+        around = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "preflight_gpu_scheduler", *arguments, "--config", str(self.home / "config.yaml")],
+            stdout=log,
+            stderr=log,
+            env=around,
+        )
+        log.close()
+        self._processes.append(process)
+        return process
+
+    def log(self, name: str = "scheduler") -> str:
+        return (self.home / f"{name}.log").read_text()
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            for process in self._processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGCONT)
+                    process.kill()
+                await anyio.to_thread.run_sync(process.wait)
+            for path in self.cleanup:
+                await self.client.delete(path)
+            for name in self._namespaces:  # pods of one test would fill the nodes of another
+                await self.client.delete(f"/api/v1/namespaces/{name}/pods", grace=0)
+            for name in self._nodes:
+                for path in ("/api/v1/nodes", f"/apis/{names.API_VERSION}/gpunodestatuses"):
+                    with suppress(NotFound):
+                        await self.client.delete(f"{path}/{name}")
+            await self.client.__aexit__(None, None, None)
+
+    # --- waiting
+
+    async def until(self, what: str, fact: Callable[[], Any | Awaitable[Any]], seconds: float = PATIENCE) -> Any:
+        end = time.monotonic() + seconds
+        while True:
+            found = fact()
+            if hasattr(found, "__await__"):
+                found = await found
+            if found:
+                return found
+            if time.monotonic() > end:
+                logs = "\n".join(path.read_text()[-3000:] for path in self.home.glob("*.log"))
+                raise AssertionError(f"not within {seconds} s: {what}; given {self.watcher.given}\n{logs}")
+            await anyio.sleep(0.02)
+
+    async def bound(self, name: str, *, namespace: str = "", seconds: float = PATIENCE) -> Pod:
+        async def fact() -> Pod | None:
+            pod = await self.read_pod(name, namespace=namespace)
+            return pod if pod.bound else None
+
+        found = await self.until(f"{name} is bound", fact, seconds)
+        assert isinstance(found, Pod)
+        return found
+
+    async def explained(self) -> None:
+        """Wait until each lease is a bound, living pod's that names its GPU, and each such pod has all of its leases."""
+
+        async def fact() -> bool:
+            held = {one.gpu: one.holder for one in (await self.leases()).values()}
+            given = {
+                (one.allocated.node, gpu): uid
+                for uid, one in self.watcher.pods.items()
+                if one.bound and not one.ended and one.allocated is not None and one.claim
+                for gpu in one.allocated.ids
+            }
+            return held == given
+
+        await self.until("every lease is a living pod's", fact)
+
+
+class Extending:
+    """An extender in this process, and its way to the API server."""
+
+    def __init__(self, plane: Plane, target: Connection, port: int) -> None:
+        self._plane, self._target, self.port = plane, target, port
+        self.scope = anyio.CancelScope()
+        self.state: State | None = None
+        self.trap: Trap | None = None
+        self._ended = anyio.Event()
+
+    async def start(self) -> None:
+        ready = anyio.Event()
+        self._plane.group.start_soon(self._run, ready)
+        await ready.wait()
+
+    async def _run(self, ready: anyio.Event) -> None:
+        plane = self._plane
+        try:
+            with self.scope:
+                client = Faulty(self._target, agent="gpu-scheduler-extender", concurrency=64)
+                client.trap = self._trapped
+                async with client:
+                    meters = ExtenderMeters(CollectorRegistry())
+                    self.state = state = State(client, plane.config)
+                    extender = Extender(client, plane.config, state, meters)
+                    listening = listener("127.0.0.1", self.port)
+                    self.port = int(listening.getsockname()[1])
+                    async with anyio.create_task_group() as group:
+                        for one in state.reflectors:
+                            group.start_soon(one.run)
+                        await state.wait_synced()
+                        group.start_soon(serve_on, Application(extender, meters), listening)
+                        ready.set()
+        finally:
+            self._ended.set()
+
+    def sees(self, pod: tuple[str, str]) -> bool:
+        return self.state is not None and pod in self.state.pods
+
+    async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
+        return await self.trap(verb, path) if self.trap is not None else None
+
+    async def kill(self) -> None:
+        """As if the process had died: whatever it was at is left as it is."""
+        self.scope.cancel()
+        await self._ended.wait()
+
+
+@asynccontextmanager
+async def plane(server: ApiServer, **config: Any) -> AsyncIterator[Plane]:
+    """A fresh lock namespace and scheduler name; nodes are deleted at the end."""
+    mark = uuid.uuid4().hex[:8]
+    settings = {"lock_namespace": f"leases-{mark}", "scheduler_name": f"gpu-{mark}", **config}
+    for definition in crds():
+        await anyio.to_thread.run_sync(server.define, definition)
+    with tempfile.TemporaryDirectory() as home:
+        async with anyio.create_task_group() as group:
+            made = Plane(server, Path(home), group, Config(**settings))
+            try:
+                await made.make_namespace(made.namespace)
+                await made.make_namespace(made.config.lock_namespace)
+                version = ""
+                async for _, listed in made.client.pages("/api/v1/pods", Pod, limit=1):
+                    version = listed
+                watching = anyio.Event()
+                group.start_soon(made.watcher.run, made.client, version, watching)
+                await watching.wait()
+                yield made
+                assert made.watcher.doubles == []
+            finally:
+                group.cancel_scope.cancel()
+                await made.close()
+
+
+def _apply(document: dict[str, Any], operation: dict[str, Any]) -> None:
+    *above, last = [key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]]
+    place: Any = document
+    for key in above:
+        place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+    if operation["op"] == "remove":
+        del place[last]
+    else:
+        place[last] = operation["value"]
+
+
+def _written(config: Config) -> dict[str, Any]:
+    made = msgspec.to_builtins(config)
+    assert isinstance(made, dict)
+    return made

@@ -1,0 +1,152 @@
+"""The agent as a process of its own, on the fake NVML and against a real API server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from plane import Plane, plane
+from preflight_gpu_scheduler import names
+from preflight_testing.apiserver import ApiServer
+
+pytestmark = pytest.mark.timeout(240)
+FAKES = Path(__file__).parents[3] / "e2e" / "fakes"
+UUIDS = [f"GPU-{n:08x}" for n in range(4)]
+
+
+def _compiler() -> str:
+    found = shutil.which("cc") or shutil.which("gcc")
+    if found is None:
+        pytest.skip("there is no C compiler for the fake NVML")
+    return found
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    built = ["-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(FAKES / "nvml" / "nvml.c")]
+    subprocess.run([_compiler(), *built], check=True)
+    return folder
+
+
+class Node:
+    """A node whose NVML is the fake one."""
+
+    def __init__(self, world: Plane, library: Path) -> None:
+        self.world, self._library, self._file = world, library, world.home / "node.json"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def gpus(self, uuids: list[str], **more: dict[str, str]) -> None:
+        """What NVML lists, in this order. ``more``: further facts by UUID, its dashes as underscores."""
+        listed = [
+            {
+                "uuid": one,
+                "name": "H",
+                "pci": f"00000000:{n:02X}:00.0",
+                "link": "nvlink",
+                **more.get(one.replace("-", "_"), {}),
+            }
+            for n, one in enumerate(uuids)
+        ]
+        self._file.write_text(json.dumps({"gpus": listed}))
+
+    def start(self) -> None:
+        self._process = self.world.command(
+            "agent",
+            "--node",
+            "a",
+            "--port",
+            "0",
+            name="agent",
+            environment={
+                "LD_LIBRARY_PATH": str(self._library),
+                "FAKE_NODE_JSON": str(self._file),
+                "NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS),
+            },
+        )
+
+    async def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return await anyio.to_thread.run_sync(self._process.wait)
+
+    async def devices(self) -> dict[str, Any]:
+        raw = await self.world.client.get_or_none(f"/apis/{names.API_VERSION}/gpunodestatuses/a", dict)
+        return {one["uuid"]: one for one in (raw or {}).get("status", {}).get("devices", ()) if one.get("uuid")}
+
+    async def until(self, what: str, fact: Any) -> dict[str, Any]:
+        async def held() -> dict[str, Any] | None:
+            found = await self.devices()
+            return found if found and fact(found) else None
+
+        found: dict[str, Any] = await self.world.until(what, held)
+        return found
+
+
+def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(real_api_server: ApiServer, library: Path) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS)
+            node.start()
+            found = await node.until("four GPUs are listed", lambda found: len(found) == 4)
+            assert [found[one]["id"] for one in UUIDS] == [0, 1, 2, 3]
+            assert {one["island"] for one in found.values()} == {"nvlink-0"}
+            assert {one.get("health", "Healthy") for one in found.values()} == {"Healthy"}
+            sick = {"type": "GpuXid", "status": "True", "reason": "x", "message": f"fatal GPU_UUID:{UUIDS[2]} 79"}
+            ready = {"type": "Ready", "status": "True"}
+            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": {"conditions": [ready, sick]}})
+            found = await node.until("one is sick", lambda found: found[UUIDS[2]].get("health") == "Unhealthy")
+            assert sum(one.get("health") == "Unhealthy" for one in found.values()) == 1
+            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": {"conditions": [ready]}})
+            await node.until("it is well again", lambda found: found[UUIDS[2]].get("health", "Healthy") == "Healthy")
+
+    anyio.run(body)
+
+
+def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(real_api_server: ApiServer, library: Path) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS)
+            node.start()
+            before = await node.until("four GPUs are listed", lambda found: len(found) == 4)
+            assert await node.stop() == 0
+            node.gpus(UUIDS[::-1])
+            node.start()
+            bus = before[UUIDS[0]]["pciBusId"]
+            after = await node.until("their places are told anew", lambda found: found[UUIDS[0]]["pciBusId"] != bus)
+            assert {one: found["id"] for one, found in after.items()} == {
+                one: found["id"] for one, found in before.items()
+            }
+
+    anyio.run(body)
+
+
+def test_a_device_plugin_on_the_node_is_told_of_as_a_conflict(real_api_server: ApiServer, library: Path) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS)
+            node.start()
+            await node.until("four GPUs are listed", lambda found: len(found) == 4)
+            await world.client.merge_patch(
+                "/api/v1/nodes/a/status", {"status": {"allocatable": {names.DEVICE_PLUGIN_RESOURCE: "4"}}}
+            )
+
+            async def told() -> bool:
+                raw = await world.raw(f"/apis/{names.API_VERSION}/gpunodestatuses/a")
+                return bool(raw["status"].get("conflicts") == ["device-plugin"])
+
+            await world.until("the conflict is told", told)
+
+    anyio.run(body)

@@ -1,0 +1,189 @@
+"""What the controller keeps right, with a real scheduler and a real API server: collection, gates, gangs, status, capacity."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from plane import Plane, plane
+from preflight_gpu_scheduler import names
+from preflight_testing.apiserver import ApiServer
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("how", ["deleted", "Succeeded", "Failed"])
+def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer, how: str) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 1)
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("first", "one")
+            await world.bound("first")
+            await world.pod("second", "one")
+            if how == "deleted":
+                await world.delete_pod("first")
+            else:
+                await world.end_pod("first", how)
+            await world.bound("second")
+            await world.explained()
+
+    anyio.run(body)
+
+
+def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 1)
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "one")
+            first = await world.bound("p")
+            await world.delete_pod("p")
+            await world.pod("p", "one")
+            second = await world.bound("p")
+            assert first.metadata.uid != second.metadata.uid
+            await world.explained()
+
+    anyio.run(body)
+
+
+def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "late")
+
+            async def said() -> bool:
+                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+                return any(one["reason"] == "GpuClaimMissing" for one in events["items"])
+
+            await world.until("an Event names the claim", said)
+            await world.claim("late", 2)
+            pod = await world.bound("p")
+            assert pod.allocated is not None
+            assert pod.allocated.ids == (0, 1)
+
+    anyio.run(body)
+
+
+def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 4)
+            await world.claim("two", 2)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "two")
+            await world.bound("p")
+            path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims/two"
+
+            async def told() -> bool:
+                status = (await world.raw(path)).get("status", {})
+                return bool(status.get("phase") == "Bound" and status.get("allocated") == "a:0,1")
+
+            await world.until("the claim says Bound", told)
+            await world.delete_pod("p")
+
+            async def blank() -> bool:
+                status = (await world.raw(path)).get("status", {})
+                return bool(status.get("phase") == "Pending" and "allocated" not in status)
+
+            await world.until("the claim says Pending", blank)
+
+    anyio.run(body)
+
+
+def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2)
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "one")
+            await world.bound("p")
+            sick = [{"id": 0, "health": "Unhealthy"}, {"id": 1, "health": "Unhealthy"}]
+            await world.status_of("a", {"total": 2, "devices": sick})
+
+            def counts(number: str) -> object:
+                async def fact() -> bool:
+                    node = await world.raw("/api/v1/nodes/a")
+                    return bool(node["status"]["capacity"][names.COUNT_RESOURCE] == number)
+
+                return fact
+
+            await world.until("one is counted", counts("1"))  # type: ignore[arg-type]
+            await world.delete_pod("p")
+            await world.until("none is counted", counts("0"))  # type: ignore[arg-type]
+
+    anyio.run(body)
+
+
+async def _gang(world: Plane, name: str, members: int) -> None:
+    await world.claim(name, 1, gang=name)
+    for n in range(members):
+        await world.pod(f"{name}-{n}", name, gang_size=str(members))
+
+
+def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_nothing(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            for node in ("a", "b", "c"):
+                await world.node(node, 4)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            async with anyio.create_task_group() as group:
+                group.start_soon(_gang, world, "red", 8)
+                group.start_soon(_gang, world, "blue", 8)
+            await world.until("a gang is bound", lambda: len(world.watcher.given) == 8)
+            winner = next(iter(world.watcher.given.values())).split("-")[0]
+            assert {pod.split("-")[0] for pod in world.watcher.given.values()} == {winner}
+            await world.explained()
+            loser = "blue" if winner == "red" else "red"
+            for n in range(8):
+                await world.delete_pod(f"{winner}-{n}")
+            await world.until("the other runs", lambda: len(world.watcher.given) == 8)
+            assert {pod.split("-")[0] for pod in world.watcher.given.values()} == {loser}
+
+    anyio.run(body)
+
+
+def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_gives_all_back(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, reservation_seconds=5, gang_bind="3s") as world:
+            await world.node("a", 4, cpu="2")
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.claim("g", 1, gang="g")
+            await world.pod("g-0", "g", gang_size="2")
+            await world.pod("g-1", "g", gang_size="2", cpu="16")
+            stop = await world.controller()
+            await world.until("the gang was reserved", lambda: _leases(world, 2))
+            await world.until(
+                "its first reservation was taken back",
+                lambda: any(one.reclaimed > 0 for one in world.watcher.pods.values()),
+            )
+            assert world.watcher.given == {}
+            for n in range(2):
+                await world.delete_pod(f"g-{n}")
+            await world.until("no lease is left", lambda: _leases(world, 0))
+            stop.cancel()
+
+    anyio.run(body)
+
+
+async def _leases(world: Plane, number: int) -> bool:
+    return len(await world.leases()) == number

@@ -1,0 +1,149 @@
+"""Pods and claims through a real API server that asks our webhook, a process of its own."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+from plane import Plane, plane
+from preflight_gpu_scheduler import names
+from preflight_kube.client import KubeError
+from preflight_testing.apiserver import ApiServer, free_port
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def _admitting(world: Plane) -> None:
+    """Start the webhook, and have the API server ask it for pods of the test's namespace."""
+    authority, port = trustme.CA(), free_port()
+    folder = world.home / "certificates"
+    folder.mkdir()
+    issued = authority.issue_cert("127.0.0.1")
+    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
+    (folder / "tls.crt").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+    (folder / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    health = free_port()
+    world.command(
+        *("webhook", "--certificates", str(folder), "--admission-port", str(port)),
+        *("--host", "127.0.0.1", "--port", str(health)),
+        name="webhook",
+    )
+    await world.serving(health)
+    name = f"{world.namespace}.gpu.scheduling"
+    entry = {
+        "name": name,
+        "clientConfig": {
+            "url": f"https://127.0.0.1:{port}/mutate-pods",
+            "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
+        },
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    await world.client.create(path, {"metadata": {"name": name}, "webhooks": [entry]})
+    world.cleanup.append(f"{path}/{name}")
+
+    async def asked() -> bool:
+        try:
+            made = await world.try_pod("probe", claim="none-yet")
+        except KubeError:
+            return False
+        return bool(made["spec"].get("schedulingGates"))
+
+    await world.until("the API server asks the webhook", asked)
+
+
+def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_scheduler_counts(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await _admitting(world)
+            await world.claim("two", 2)
+            made = await world.try_pod("p", claim="two", init=True)
+            spec = made["spec"]
+            wanted = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+            for container in (*spec["containers"], *spec["initContainers"]):
+                assert {one["name"] for one in container["env"]} == wanted
+            assert spec["containers"][0]["resources"]["limits"][names.COUNT_RESOURCE] == "2"
+            assert spec["schedulerName"] == world.config.scheduler_name
+            assert "schedulingGates" not in spec
+            assert any(one.get("key") == names.MANAGED_TAINT for one in spec["tolerations"])
+
+    anyio.run(body)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a claim name that is none": ({"claim": "Not A Name"}, "is no name of a GpuClaim"),
+    "another scheduler": ({"claim": "two", "schedulerName": "volcano"}, "spec.schedulerName"),
+    "a node of its own": ({"claim": "two", "nodeName": "a"}, "spec.nodeName"),
+    "a device plugin's GPUs beside it": (
+        {"claim": "two", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+        "nvidia.com/gpu",
+    ),
+    "another count": ({"claim": "two", "resources": {"limits": {names.COUNT_RESOURCE: "3"}}}, "is for 2"),
+}
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await _admitting(world)
+            await world.claim("two", 2)
+            for what, (pod, sentence) in REFUSED.items():
+                with pytest.raises(KubeError) as error:
+                    await world.try_pod(f"p-{list(REFUSED).index(what)}", **pod)
+                assert sentence in str(error.value), what
+
+    anyio.run(body)
+
+
+def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await _admitting(world)
+            await world.claim("two", 2)
+            own = [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}]
+            made = await world.try_pod("p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"})
+            assert names.ALLOCATED_ANNOTATION not in made["metadata"]["annotations"]
+            values = [one for one in made["spec"]["containers"][0]["env"] if one["name"] == "CUDA_VISIBLE_DEVICES"]
+            assert [one["valueFrom"]["fieldRef"]["fieldPath"] for one in values] == [
+                f"metadata.annotations['{names.CUDA_ANNOTATION}']"
+            ]
+
+    anyio.run(body)
+
+
+CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
+    "0": ({"devices": {"count": 0}}, "spec.devices.count"),
+    "-1": ({"devices": {"count": -1}}, "spec.devices.count"),
+    "65": ({"devices": {"count": 65}}, "spec.devices.count"),
+    "a text": ({"devices": {"count": "2"}}, "spec.devices.count"),
+    "MIG": ({"devices": {"exclusivity": "MIG"}}, "spec.devices.exclusivity"),
+    "ids without their policy": ({"devices": {"preferIds": [1]}}, "is read with policy preferIds only"),
+    "a policy without its ids": ({"devices": {"policy": "preferIds"}}, "is empty with policy preferIds"),
+    "bandwidth without Required": ({"topology": {"minBandwidthGBps": 5}}, "is read with mode Required only"),
+}
+
+
+def test_a_claim_that_cannot_be_honored_is_refused_by_the_api_server(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims"
+            for what, (spec, sentence) in CLAIMS.items():
+                raw = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": "c"}, "spec": spec}
+                with pytest.raises(KubeError) as error:
+                    await world.client.create(path, raw)
+                assert sentence in str(error.value), what
+            await world.claim("kept", 2)
+            with pytest.raises(KubeError, match="cannot be changed"):
+                await world.client.merge_patch(f"{path}/kept", {"spec": {"devices": {"count": 3}}})
+
+    anyio.run(body)
