@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
@@ -13,6 +13,7 @@ import anyio
 from .client import Client, Event, Params
 from .decoding import Identity, Unreadable
 from .errors import Gone, KubeError, NotFound
+from .indexes import Index
 
 __all__ = ["Change", "Reflector", "uid"]
 
@@ -59,7 +60,10 @@ class Reflector(Generic[T]):
 
     What cannot be read is not in the store, also where it was there before: what was known of it may be true no longer, and nobody
     would notice when it is not. ``on_unreadable`` is told of it, with True; with False when it can be read again or has gone. The
-    same holds for an object over which ``on_change`` raises: a fault of ours must not stop what concerns all other objects.
+    same holds for an object over which ``on_change`` or an index raises: a fault of ours must not stop what concerns all other objects.
+
+    ``indexes``: by name, a function that finds values in what the store has of an object (:mod:`.indexes` has some); :meth:`by_index`
+    asks them. They are current when ``on_change`` runs.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Reflector(Generic[T]):
         on_unreadable: Callable[[Unreadable, bool], None] = lambda *_: None,
         key: Callable[[T | Unreadable], str] = uid,
         kept: Callable[[T], T] | None = None,
+        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
         params: Params | None = None,
         limit: int = 500,
         absent_retry: float = 60.0,
@@ -85,9 +90,22 @@ class Reflector(Generic[T]):
         """What is there and not in the store, by the same key."""
         self._client, self._path, self._type, self._params = client, path, type_, params
         self._key, self._kept, self._on_change, self._on_unreadable = key, kept, on_change, on_unreadable
+        self._indexes = {name: Index(of) for name, of in (indexes or {}).items()}
         self._limit, self._absent_retry, self._watch_seconds = limit, absent_retry, watch_seconds
         self._version: str | None = None  # up to where the store is current; None: list first
         self._failures = 0
+
+    def get(self, key: str) -> T | None:
+        """The object by its key (by default its uid); None where the store does not have it."""
+        return self.store.get(key)
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """The objects in which the index ``name`` finds ``value``. Raises KeyError where there is no such index."""
+        return [self.store[key] for key in self._indexes[name].keys(value)]
+
+    async def wait_synced(self) -> None:
+        """Until the first full list is in the store."""
+        await self.synced.wait()
 
     async def run(self) -> NoReturn:
         """Keep the store current until cancelled."""
@@ -212,11 +230,15 @@ class Reflector(Generic[T]):
         if before == kept:
             return
         self.store[key] = kept
-        if not self._tell(Change("modified" if before is not None else "added", key, item, before)):
+        if not self._index(key, kept) or not self._tell(
+            Change("modified" if before is not None else "added", key, item, before)
+        ):
             self._cannot_read(key, Unreadable(Identity(uid=key), "a fault of this program, see the line before"))
 
     def _remove(self, key: str, last: T | None) -> None:
         before = self.store.pop(key, None)
+        for index in self._indexes.values():
+            index.remove(key)
         if before is not None:
             self._tell(Change("deleted", key, last if last is not None else before, before))
 
@@ -229,6 +251,16 @@ class Reflector(Generic[T]):
     def _readable(self, key: str) -> None:
         if (one := self.unreadable.pop(key, None)) is not None:
             self._on_unreadable(one, False)
+
+    def _index(self, key: str, item: T) -> bool:
+        """False where a fault of an index's function kept it from being found."""
+        try:
+            for index in self._indexes.values():
+                index.put(key, item)
+        except Exception:
+            log.exception("a fault of this program", extra={"about": {"path": self._path, "object": key}})
+            return False
+        return True
 
     def _tell(self, change: Change[T]) -> bool:
         """False where a fault of the listener kept it from being told."""

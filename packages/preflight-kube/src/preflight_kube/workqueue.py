@@ -11,6 +11,7 @@ import logging
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -19,7 +20,7 @@ from .client import Fenced, KubeError
 from .clock import Clock
 from .refusals import Refusals
 
-__all__ = ["AT_ONCE", "RESERVED", "Key", "Queue"]
+__all__ = ["AT_ONCE", "RESERVED", "Backoff", "Key", "Queue"]
 
 Key = tuple[str, str]
 """A thing: its namespace, and what tells it from others there."""
@@ -32,13 +33,39 @@ AT_ONCE: Final = 4
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Backoff:
+    """Pauses between tries that fail in a row: ``first`` seconds, each twice the one before, ``longest`` at most; ``jitter`` is the share
+    that is added at random, so that what failed together is not tried again together."""
+
+    first: float = 0.1
+    longest: float = 60.0
+    jitter: float = 0.25
+
+    def pause(self, failures: int) -> float:
+        """Seconds after so many failures in a row, 1 or more."""
+        pause = min(self.longest, self.first * 2.0 ** min(failures - 1, 32))
+        return pause * (1 + self.jitter * random.random())  # noqa: S311 - spread, not a secret
+
+
 class Queue:
     """Add from anywhere in the event loop; any number of :meth:`work` loops take. Each operation costs the same, however many wait.
 
-    ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next, however often it changes.
+    ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next, however often it changes. ``backoff``: the
+    pauses of :meth:`retry`.
     """
 
-    def __init__(self, what: str, rest: Callable[[Key], float] = lambda _: 0.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        rest: Callable[[Key], float] = lambda _: 0.0,
+        clock: Clock | None = None,
+        *,
+        backoff: Backoff = Backoff(),
+    ) -> None:
+        self._backoff = backoff
+        self._failures: Counter[Key] = Counter()  # in a row
+        self._retried: set[Key] = set()  # within the look that is under way
         self._what, self._rest, self._clock = what, rest, clock or Clock()
         self._ready: dict[str, OrderedDict[Key, None]] = {}  # by namespace, each a set in the order of coming
         self._turns: OrderedDict[str, None] = OrderedDict()  # namespaces that have something ready
@@ -64,6 +91,27 @@ class Queue:
         """Have ``key`` looked at in ``seconds``."""
         self._push(key, seconds)
         self._ring()
+
+    def retry(self, key: Key) -> float:
+        """Have ``key`` looked at again after a pause that grows with each retry in a row; the pause, in seconds.
+
+        Within a look it says that the look has failed. The first look that does not call it makes the next pause the first one again.
+        """
+        self._failures[key] += 1
+        self._retried.add(key)
+        pause = self._backoff.pause(self._failures[key])
+        self.add_after(key, pause)
+        return pause
+
+    def failures(self, key: Key) -> int:
+        """How many retries in a row there have been."""
+        return self._failures.get(key, 0)
+
+    def forget(self, key: Key) -> None:
+        """The next failure of ``key`` is the first again. It stays in the queue where it is."""
+        self._failures.pop(key, None)
+        self._retried.discard(key)
+        self._refusals.done(key)
 
     def _push(self, key: Key, seconds: float) -> int:
         self._serial += 1
@@ -99,8 +147,11 @@ class Queue:
                 key = await self._take()
                 again: float | None = None
                 try:
+                    self._retried.discard(key)
                     again = await look(key)
                     self._refusals.done(key)
+                    if key not in self._retried:
+                        self._failures.pop(key, None)
                 except Fenced:
                     pass  # the next leader looks at everything
                 except KubeError as error:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from ..commands import BadInput
+
 __all__ = ["Certificate", "CertificateError"]
 
 CERT: Final = "tls.crt"
@@ -23,7 +25,7 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class CertificateError(Exception):
+class CertificateError(BadInput):
     """The certificate cannot be used. The message is one sentence."""
 
 

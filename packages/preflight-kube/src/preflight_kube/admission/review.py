@@ -1,0 +1,211 @@
+"""AdmissionReview, version 1: bytes in, a request; a response, bytes out. Pure.
+
+What is in the object is the application's: the envelope is decoded, and the object within it stays text until it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from ..jsonpatch import Operation
+from ..text import one_line
+
+__all__ = [
+    "API_VERSION",
+    "BadReview",
+    "GroupVersionKind",
+    "GroupVersionResource",
+    "Request",
+    "Response",
+    "UserInfo",
+    "decode",
+    "encode",
+    "uid_of",
+]
+
+T = TypeVar("T")
+API_VERSION: Final = "admission.k8s.io/v1"
+MOST_TEXT: Final = 1024
+"""Characters of a message or a warning; what of it is a tenant's must not fill logs and terminals."""
+MOST_WARNINGS: Final = 16
+"""An API server shows 4,096 characters of warnings."""
+_REASONS: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    409: "Conflict",
+    422: "Invalid",
+    500: "InternalError",
+}
+_UID: Final = re.compile(
+    rb'\s*\{(?:\s*(?:"kind"\s*:\s*"AdmissionReview"|"apiVersion"\s*:\s*"admission\.k8s\.io/v1")\s*,){2}'
+    rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([A-Za-z0-9-]{1,128})"'
+)
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class BadReview(ValueError):
+    """It is not a review, or its object is not what it should be. The message is one sentence."""
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True):
+    """A kind; the core group is empty."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class GroupVersionResource(msgspec.Struct, frozen=True):
+    """A resource; the core group is empty."""
+
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class UserInfo(msgspec.Struct, frozen=True):
+    """Who asks the API server."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel"):
+    """What the API server asks about. ``request_*`` is what the user asked for, where it was converted to what the webhook's rule names."""
+
+    uid: str
+    kind: GroupVersionKind
+    resource: GroupVersionResource
+    operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+    sub_resource: str = ""
+    request_kind: GroupVersionKind | None = None
+    request_resource: GroupVersionResource | None = None
+    request_sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: UserInfo = UserInfo()
+    object: msgspec.Raw = _NULL
+    old_object: msgspec.Raw = _NULL
+    options: msgspec.Raw = _NULL
+    dry_run: bool = False
+    """Whether nothing will be stored: the webhook must have no effect either."""
+
+    def new(self, type_: type[T]) -> T:
+        """The object as it is to be. Raises :class:`BadReview`, also where there is none, as when it is to be deleted."""
+        return _decode(self.object, type_, "request.object")
+
+    def old(self, type_: type[T]) -> T:
+        """The object as it is, when it is to be changed or deleted. Raises :class:`BadReview`, also where there is none."""
+        return _decode(self.old_object, type_, "request.oldObject")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """The application's answer.
+
+    ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already. ``message`` and ``code`` (an HTTP status
+    from 400 to 599) are what the user is told where it is not; ``reason`` follows from the code where it is empty. ``warnings`` are shown
+    to the user in any case; ``annotations`` are in the audit log.
+    """
+
+    allowed: bool = True
+    patch: Sequence[Operation] | bytes = ()
+    message: str = ""
+    code: int = 403
+    reason: str = ""
+    warnings: Sequence[str] = ()
+    annotations: dict[str, str] | None = None
+
+    @classmethod
+    def denied(cls, message: str, *, code: int = 403, warnings: Sequence[str] = ()) -> Response:
+        """A refusal that tells the user ``message``."""
+        return cls(allowed=False, message=message, code=code, warnings=warnings)
+
+
+class _Review(msgspec.Struct, rename="camel"):
+    request: Request
+    api_version: str = ""
+    kind: str = ""
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    """What tells a review from anything else that is JSON."""
+
+    api_version: str = ""
+    kind: str = ""
+
+
+_review = msgspec.json.Decoder(_Review)
+_envelope = msgspec.json.Decoder(_Envelope)
+_encode = msgspec.json.Encoder().encode
+
+
+def decode(body: bytes | bytearray) -> Request:
+    """The request of a review. Raises :class:`BadReview`."""
+    try:
+        review = _review.decode(body)
+    except RecursionError:
+        raise BadReview(f"the body is nested deeper than {sys.getrecursionlimit()} levels") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadReview(_other(body) or f"the body is not an AdmissionReview ({one_line(str(error), 200)})") from None
+    if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
+        raise BadReview(_not_ours(review.api_version, review.kind))
+    return review.request
+
+
+def encode(uid: str, response: Response) -> bytes:
+    """The AdmissionReview that answers the request ``uid``."""
+    answer: dict[str, object] = {"uid": uid, "allowed": response.allowed}
+    if not response.allowed:
+        reason = response.reason or _REASONS.get(response.code, "Forbidden" if response.code < 500 else "InternalError")
+        message = one_line(response.message, MOST_TEXT)
+        answer["status"] = {"code": response.code, "reason": reason, "message": message}
+    elif response.patch:
+        patch = response.patch if isinstance(response.patch, bytes) else _encode(response.patch)
+        answer |= {"patchType": "JSONPatch", "patch": patch}  # as base64, which msgspec makes of bytes
+    if response.warnings:
+        answer["warnings"] = [one_line(one, MOST_TEXT) for one in response.warnings[:MOST_WARNINGS]]
+    if response.annotations:
+        answer["auditAnnotations"] = response.annotations
+    return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
+
+
+def uid_of(beginning: bytes | bytearray) -> str:
+    """The uid of the review that begins so, as an API server writes it; empty where there is none. For reviews that are not read."""
+    found = _UID.match(beginning)
+    return found[1].decode() if found else ""
+
+
+def _decode(raw: msgspec.Raw, type_: type[T], where: str) -> T:
+    if bytes(raw) == b"null":
+        raise BadReview(f"{where} is missing")
+    try:
+        return msgspec.json.decode(raw, type=type_)
+    except RecursionError:
+        raise BadReview(f"{where} is nested deeper than {sys.getrecursionlimit()} levels") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        name = getattr(type_, "__name__", str(type_))
+        raise BadReview(f"{where} is not a {name} ({one_line(str(error), 200)})") from None
+
+
+def _other(body: bytes | bytearray) -> str:
+    """What is wrong with JSON that says of itself that it is something else; empty where it does not."""
+    try:
+        found = _envelope.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    ours = (found.kind, found.api_version) in {("AdmissionReview", API_VERSION), ("", "")}
+    return "" if ours else _not_ours(found.api_version, found.kind)
+
+
+def _not_ours(version: str, kind: str) -> str:
+    return f"the body is {one_line(f'{version} {kind}', 100).strip() or 'something else'}, expected {API_VERSION} AdmissionReview"

@@ -1,0 +1,170 @@
+"""The ASGI application that answers AdmissionReviews: each path is an application of its own."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import anyio
+
+from ..logs import get_logger
+from . import review
+from .body import BODY, Body
+from .metrics import AdmissionMetrics
+from .review import BadReview, Request, Response
+
+__all__ = ["Application", "Reviews", "Unavailable"]
+
+Application = Callable[[Request], Awaitable[Response]]
+"""Decides about one request. What it raises is answered with status 500, on which the API server applies the failurePolicy."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_BODY: Final = 3 * 1024 * 1024
+"""Bytes of a review that is read; an API server takes requests of 3 MiB."""
+MOST_SKIPPED: Final = 256 * 1024 * 1024
+"""Bytes of a body that is not kept, only read to its end."""
+LONGEST: Final = 10.0
+"""Seconds for an answer where the API server does not say how long it waits; its default."""
+SPARE: Final = 0.5
+"""Seconds before the API server's own time-out, so that our sentence reaches the user rather than its."""
+_JSON: Final = b"application/json"
+_TEXT: Final = b"text/plain; charset=utf-8"
+_DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+log = get_logger(__name__)
+
+
+class Unavailable(Exception):
+    """An application cannot answer just now; the message is one sentence for the user."""
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Reviews:
+    """``applications`` by path. A review too large or too deep to be read is denied, so that failurePolicy Ignore admits nothing unseen;
+    what is not a review is refused with 4xx. ``longest``: seconds for an answer, at most."""
+
+    def __init__(
+        self, applications: Mapping[str, Application], metrics: AdmissionMetrics, *, longest: float = LONGEST
+    ) -> None:
+        self._applications, self._metrics, self._longest = dict(applications), metrics, longest
+        self.stopping = False
+        """Set it, and each answer closes its connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            application = self._application(scope)
+            body = await _read(scope, receive)
+            status, kind, answer = 200, _JSON, await self._answered(scope, application, body)
+        except _Refused as error:
+            self._metrics.refused.labels(str(error.status)).inc()
+            log.warning("request refused", status=error.status, why=error.message, path=scope["path"][:200])
+            status, kind, answer = error.status, _TEXT, error.message.encode() + b"\n"
+        headers = [(b"content-type", kind), (b"content-length", str(len(answer)).encode())]
+        if self.stopping:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    def _application(self, scope: Scope) -> Application:
+        """Whose request it is. Raises :class:`_Refused`."""
+        known = " or ".join(self._applications)
+        application = self._applications.get(scope["path"])
+        if application is None:
+            raise _Refused(404, f"not found; POST an AdmissionReview to {known}")
+        if scope["method"] != "POST":
+            raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {known}")
+        for name, value in scope["headers"]:
+            if name == b"content-type" and value.split(b";", 1)[0].strip().lower() != _JSON:
+                raise _Refused(
+                    415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json"
+                )
+            if name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
+                raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
+        return application
+
+    async def _answered(self, scope: Scope, application: Application, body: Body) -> bytes:
+        """The review that answers. Raises :class:`_Refused`."""
+        started, path = time.perf_counter(), scope["path"]
+        raw = body.read()
+        if body.dropped:
+            return self._unread(path, raw, f"its review of {body.size} bytes is too large: {body.dropped}", 413)
+        try:
+            request = review.decode(raw)
+        except BadReview as error:
+            return self._unread(path, raw, str(error), 400)
+        seconds = min(self._longest, _patience(scope["query_string"]) or self._longest)
+        response = await self._decided(path, application, request, seconds)
+        self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
+        result = "denied" if not response.allowed else "patched" if response.patch else "allowed"
+        self._metrics.reviews.labels(path, result).inc()
+        return review.encode(request.uid, response)
+
+    async def _decided(self, path: str, application: Application, request: Request, seconds: float) -> Response:
+        about = {"uid": request.uid[:128], "path": path}
+        try:
+            with anyio.fail_after(seconds):
+                return await application(request)
+        except BadReview as error:
+            raise self._failed(path, 400, str(error)) from None
+        except Unavailable as error:
+            raise self._failed(path, 500, str(error)) from None  # of a 503 the API server does not show the user why
+        except TimeoutError:
+            log.error("admission took too long", seconds=seconds, **about)
+            raise self._failed(
+                path, 500, f"there was no answer within {seconds:g} s; see the log of the webhook"
+            ) from None
+        except Exception as error:
+            # The API server applies its failurePolicy; the next request must find us alive.
+            log.exception("admission failed", **about)
+            why = f"internal error ({type(error).__name__}); see the log of the webhook"
+            raise self._failed(path, 500, why) from None
+
+    def _failed(self, path: str, status: int, why: str) -> _Refused:
+        self._metrics.reviews.labels(path, "failed").inc()
+        return _Refused(status, why)
+
+    def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
+        """The answer to a review that was not read: it is denied. What is not a review is refused."""
+        if not (uid := review.uid_of(beginning)):
+            raise _Refused(status, why)
+        self._metrics.reviews.labels(path, "denied").inc()
+        log.warning("review denied unread", uid=uid, path=path, why=why)
+        return review.encode(
+            uid, Response.denied(f"the object cannot be looked at: {why}; make it smaller.", code=status)
+        )
+
+
+async def _read(scope: Scope, receive: Receive) -> Body:
+    """The body of a request; whole, or its beginning. Raises :class:`_Refused`."""
+    body: Body = scope.setdefault(BODY, Body(MAX_BODY))
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Refused(400, "the connection ended within the body")
+        body.add(message.get("body", b""))
+        if body.size > MOST_SKIPPED:
+            raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
+        if not message.get("more_body", False):
+            return body
+
+
+def _patience(query: bytes) -> float | None:
+    """Seconds that the API server will wait for the answer, less what the way takes; None where it does not say."""
+    said = parse_qs(query[:1000].decode("latin-1")).get("timeout", [""])[0]
+    found = _DURATION.fullmatch(said)
+    if found is None or not said:
+        return None
+    seconds = 60 * int(found[1] or 0) + float(found[2] or 0)
+    return max(seconds - SPARE, seconds / 2)

@@ -1,0 +1,162 @@
+"""An HTTPS port for a service: bounded connections, a certificate that is read again when it changes, an orderly end.
+
+:class:`HttpServer` serves any ASGI application, and is a :class:`~preflight_kube.manager.Server`. For admission::
+
+    metrics = AdmissionMetrics("my_webhook", registry)
+    reviews = Reviews({"/mutate": mutate, "/validate": validate}, metrics)
+    server = HttpServer("admission", reviews, metrics, Certificate(folder, "`my-webhook certs`"), port=8443)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import anyio
+import uvicorn
+
+from ..logs import get_logger
+from ..ports import listen
+from .connections import MOST, Bounded, Counted, limits
+from .port import Server
+from .stalled import Stalled
+from .tls import Certificate
+
+__all__ = ["Closing", "HttpServer"]
+
+KEEP_ALIVE: Final = 120
+"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
+DRAIN: Final = 20
+"""Seconds that requests under way may take at the end."""
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the certificate's files; a kubelet itself takes about a minute to bring new ones."""
+PATIENCE: Final = 10.0
+"""Seconds after which a client that does not go on with its request is cut off, at the latest twice that."""
+
+log = get_logger(__name__)
+
+
+class Closing(Protocol):
+    """An ASGI application whose answers close their connections once ``stopping`` is set."""
+
+    stopping: bool
+
+    def __call__(self, scope: Any, receive: Any, send: Any, /) -> Awaitable[None]:
+        """Answer one request."""
+
+
+class HttpServer:
+    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
+
+    ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and handshakes that fail, and may have a gauge
+    ``certificate_expiry``. ``patience``: as :data:`PATIENCE`; ``most``: connections at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        application: Closing,
+        metrics: Counted,
+        certificate: Certificate | None,
+        *,
+        host: str = "0.0.0.0",  # noqa: S104 - a pod serves its whole network
+        port: int = 8443,
+        patience: float = PATIENCE,
+        most: int = MOST.admission,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.name, self._application, self._metrics, self._certificate = name, application, metrics, certificate
+        self._patience, self._most, self._now = patience, most, now
+        self._said = ""
+        self._server: Server | None = None
+        self._host, self.port = host, port
+
+    def unready(self) -> str:
+        """Why requests should go elsewhere: it has not begun, it is about to end, or clients do not take its certificate."""
+        if self._application.stopping:
+            return f"{self.name}: stopping"
+        if self._server is None or not self._server.started:
+            return f"{self.name}: starting"
+        return "" if self._certificate is None else self._certificate.problem(self._now())
+
+    def stop(self) -> None:
+        """Close each connection with its next answer."""
+        self._application.stopping = True
+
+    async def run(self) -> None:
+        """Serve until cancelled; then stop listening, and let requests under way end, for :data:`DRAIN` seconds at most.
+
+        Raises :class:`~preflight_kube.ports.PortTaken`.
+        """
+        listener = listen(self._host, self.port)
+        self.port = int(listener.getsockname()[1])
+        config = uvicorn.Config(
+            self._application,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=Bounded,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=DRAIN,
+        )
+        most = min(self._most, limits().admission)
+        server = Server(config, self.name, most, self._metrics, self._context)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has a flag
+                await anyio.sleep(0.01)
+            if not serving.done():
+                self._server = server
+                log.info("serving", server=self.name, port=self.port)
+                await self._watched(server, serving)
+            await serving
+        finally:
+            self.stop()
+            server.should_exit = True
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([serving])
+            listener.close()
+
+    def _context(self) -> Any:
+        return None if self._certificate is None else self._certificate.context
+
+    async def _watched(self, server: Server, serving: asyncio.Future[None]) -> None:
+        """Look at files and connections now and then, until the server ends. A look that fails is logged and tried again."""
+        stalled = Stalled()
+        looked_at_files = looked_at_connections = 0.0
+        while not serving.done():
+            now = time.monotonic()
+            if now - looked_at_files >= LOOK_EVERY:
+                looked_at_files = now
+                self._tried("certificate", lambda: self._refresh(server))
+            if now - looked_at_connections >= self._patience:
+                looked_at_connections = now
+                self._tried("connections", lambda: server.connections.look(stalled))
+            await asyncio.wait([serving], timeout=min(LOOK_EVERY, self._patience))
+
+    def _tried(self, what: str, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Exception:
+            log.exception("cannot be looked at, will be tried again", server=self.name, what=what)
+
+    def _refresh(self, server: Server) -> None:
+        """Serve new connections with the newest certificate, and say so where clients will not take it."""
+        if (certificate := self._certificate) is None:
+            return
+        if certificate.refresh():
+            server.connections.certificate_changed()
+            if certificate.client_ca is not None:
+                server.connections.retire()  # who is connected showed a certificate to the authority of before
+        if (gauge := getattr(self._metrics, "certificate_expiry", None)) is not None:
+            gauge.set(certificate.expires)
+        problem = certificate.problem(self._now())
+        if problem and problem != self._said:
+            log.error("clients do not take the serving certificate", server=self.name, why=problem)
+        self._said = problem

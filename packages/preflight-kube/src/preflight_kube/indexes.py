@@ -1,0 +1,58 @@
+"""Which objects of a store have a value: pods by owner, by node, by name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Index", "namespaced_name", "owner_uids"]
+
+T = TypeVar("T")
+
+
+def namespaced_name(item: Any) -> tuple[str, ...]:
+    """``namespace/name`` of an object whose Struct reads both, or its name where it reads no namespace: as an index, one value each."""
+    metadata = item.metadata
+    namespace = getattr(metadata, "namespace", None)
+    return (f"{namespace}/{metadata.name}" if namespace else str(metadata.name),)
+
+
+def owner_uids(item: Any) -> tuple[str, ...]:
+    """The uids of an object's owners, as its Struct's ``metadata.owner_references`` has them."""
+    return tuple(str(owner.uid) for owner in item.metadata.owner_references or ())
+
+
+class Index(Generic[T]):
+    """Keys by the values that ``of`` finds in their objects. What it finds must follow from the object alone."""
+
+    def __init__(self, of: Callable[[T], Iterable[str]]) -> None:
+        self._of = of
+        self._values: dict[str, tuple[str, ...]] = {}
+        self._keys: dict[str, dict[str, None]] = {}  # sets in the order of coming
+
+    def put(self, key: str, item: T) -> None:
+        """Have ``key`` under the values of ``item``, and no others."""
+        values = tuple(dict.fromkeys(self._of(item)))
+        if values == self._values.get(key, ()):
+            return
+        self.remove(key)
+        if values:
+            self._values[key] = values
+        for value in values:
+            self._keys.setdefault(value, {})[key] = None
+
+    def remove(self, key: str) -> None:
+        """Forget ``key``."""
+        for value in self._values.pop(key, ()):
+            keys = self._keys[value]
+            del keys[key]
+            if not keys:
+                del self._keys[value]
+
+    def keys(self, value: str) -> tuple[str, ...]:
+        """The keys under ``value``, in the order in which they came under it."""
+        return tuple(self._keys.get(value, ()))
+
+    def values(self) -> tuple[str, ...]:
+        """All values that there are."""
+        return tuple(self._keys)

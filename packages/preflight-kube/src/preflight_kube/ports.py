@@ -1,0 +1,28 @@
+"""Sockets to listen on, and what is said where that is not possible."""
+
+from __future__ import annotations
+
+import socket
+
+from .commands import BadInput
+
+__all__ = ["PortTaken", "listen"]
+
+
+class PortTaken(BadInput):
+    """A port cannot be listened on. The message is one sentence."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(f"{host}:{port} cannot be listened on ({error.strerror or error}); choose another port.")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to ``host``:``port`` (0: any). Raises :class:`PortTaken`."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortTaken(host, port, error) from None
+    return listener

@@ -1,0 +1,265 @@
+"""A service from start to end, as a process, the same against the double and a real kube-apiserver."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from kube_world import config_map
+from preflight_e2e import waiting
+from preflight_e2e.plugin import Api
+from preflight_e2e.proxy import proxied
+from preflight_e2e.simcluster import write_kubeconfig
+from preflight_kube import logs, manager
+from preflight_kube.client import Client, KubeError
+from preflight_kube.commands import BAD_INPUT, DONE, FAILED
+from preflight_kube.connection import Connection
+from preflight_kube.health import HealthServer
+from preflight_kube.lease import Leadership
+from preflight_kube.manager import Ended, Parts, serve
+from preflight_kube.ports import PortTaken
+from preflight_kube.workqueue import Backoff
+from prometheus_client import CollectorRegistry
+
+pytestmark = pytest.mark.anyio
+until = partial(waiting.until, seconds=90)  # a process takes its time to start
+
+
+class Managed:
+    """A replica as a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, out: Path, err: Path) -> None:
+        self.process, self._out, self._err = process, out, err
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        text = self._out.read_text()
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [line for line in lines if line["msg"] == message]
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await http.get(f"http://127.0.0.1:{self.said('started')[0]['port']}{path}")
+
+    async def ready(self) -> None:
+        await until(lambda: self.said("started"), "it starts")
+        while (await self.get("/readyz")).status_code != 200:
+            assert self.process.returncode is None, self.stderr
+            await asyncio.sleep(0.02)
+
+    async def ends(self, number: signal.Signals | None = None) -> int:
+        if number is not None:
+            self.process.send_signal(number)
+        return await asyncio.wait_for(self.process.wait(), 30)
+
+
+@asynccontextmanager
+async def managed(kubeconfig: Path, folder: Path, *arguments: str, name: str = "one") -> AsyncIterator[Managed]:
+    out, err = folder / f"{name}.out", folder / f"{name}.err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).with_name("managed.py")), *arguments),
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": name},
+        )
+    try:
+        yield Managed(process, out, err)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def marked(api: Api, client: Client) -> Callable[[], Any]:
+    """How often anybody has led in the test's namespace."""
+    await client.create(api.path("configmaps"), config_map("marks"))
+
+    async def led() -> int:
+        marks: dict[str, Any] = await client.get(api.path("configmaps", "marks"), dict)
+        return int(marks.get("data", {}).get("led", "0"))
+
+    return led
+
+
+async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm(
+    api: Api, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
+        await one.ready()
+        await until(lambda: one.said("leading"), "it leads")
+        while not await marked():
+            await asyncio.sleep(0.02)
+        assert (await one.get("/healthz")).status_code == 200
+        assert "tests_admission_reviews" in (await one.get("/metrics")).text
+        assert await one.ends(signal.SIGTERM) == DONE
+        assert [line["signal"] for line in one.said("stopping")] == ["SIGTERM"]
+        assert one.said("released the lease")
+        assert {line["component"] for line in one.said("stopped")} == {"managed"}
+        assert one.stderr == ""
+
+
+async def test_the_next_replica_leads_when_the_leader_ends_and_is_ready_before_it_leads(
+    api: Api, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with (
+        managed(api.kubeconfig, tmp_path, api.namespace, "lease", name="one") as one,
+        managed(api.kubeconfig, tmp_path, api.namespace, "lease", name="two") as two,
+    ):
+        await one.ready()
+        await two.ready()
+        await until(lambda: one.said("leading") or two.said("leading"), "one of them leads")
+        leader, other = (one, two) if one.said("leading") else (two, one)
+        assert not other.said("leading")
+        assert await leader.ends(signal.SIGINT) == DONE
+        await until(lambda: other.said("leading"), "the other one leads")
+        while await marked() < 2:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
+    api: Api, client: Client, target: Connection, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with proxied(target) as (proxy, through):
+        kubeconfig = write_kubeconfig(
+            tmp_path / "kubeconfig", through.server, user={"token": target.token} if target.token else None
+        )
+        async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
+            await until(lambda: one.said("leading"), "it leads")
+            while not await marked():
+                await asyncio.sleep(0.02)
+            proxy.cut(refuse=True)
+            await until(lambda: one.said("no longer leading"), "it stops acting")
+            proxy.mend()
+            await until(lambda: len(one.said("leading")) == 2, "it leads again")
+            while await marked() < 2:
+                await asyncio.sleep(0.02)
+            assert await one.ends(signal.SIGTERM) == DONE
+
+
+@pytest.mark.parametrize(("name", "why"), [("raise", "LookupError: the test wants it"), ("return", "Ended")])
+async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
+    api: Api, client: Client, tmp_path: Path, marked: Callable[[], Any], name: str, why: str
+) -> None:
+    async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
+        await one.ready()
+        await client.create(api.path("configmaps"), config_map(name))
+        assert await one.ends() == FAILED
+        [line] = one.said("ended by a fault of its own; it is started anew, please report this line")
+        assert line["error"].startswith(why)
+        assert "at" in line
+        assert one.stderr == ""
+
+
+async def test_without_an_election_it_acts_once_it_has_read_the_cluster(
+    api: Api, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with managed(api.kubeconfig, tmp_path, api.namespace, "") as one:
+        await one.ready()
+        while not await marked():
+            await asyncio.sleep(0.02)
+        assert not one.said("leading")
+
+
+async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and_says_why(
+    target: Connection, api: Api, tmp_path: Path, marked: Callable[[], Any]
+) -> None:
+    async with proxied(target) as (proxy, through):
+        proxy.cut(refuse=True)
+        kubeconfig = write_kubeconfig(
+            tmp_path / "kubeconfig", through.server, user={"token": target.token} if target.token else None
+        )
+        async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
+            await until(lambda: one.said("behind the cluster"), "it tries")
+            answer = await one.get("/readyz")
+            assert answer.status_code == 503
+            assert "/api/v1/configmaps has been behind the cluster" in answer.text
+            assert (await one.get("/healthz")).status_code == 200
+            assert not one.said("leading")
+            proxy.mend()
+            await one.ready()
+
+
+# --- within this process
+
+
+class Stopped(Exception):
+    pass
+
+
+async def serving(client: Connection, parts: Callable[[Client], Parts], **more: Any) -> None:
+    async def build(client: Client) -> Parts:
+        return parts(client)
+
+    await serve(build, client, component="tests", registry=CollectorRegistry(), host="127.0.0.1", port=0, **more)
+
+
+async def test_parts_that_ask_the_api_server_are_built_again_until_it_answers(
+    target: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "_BUILDING", Backoff(0.01, 0.01))
+    tries: list[int] = []
+
+    async def lead(leadership: Leadership) -> None:
+        raise Stopped
+
+    def parts(client: Client) -> Parts:
+        tries.append(1)
+        if len(tries) < 3:
+            raise KubeError("no answer")
+        return Parts(lead=lead)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serving(target, parts)
+    assert raised.group_contains(Stopped)
+    assert len(tries) == 3
+
+
+async def test_a_task_that_returns_is_a_fault_that_names_it(target: Connection) -> None:
+    async def brief() -> None: ...
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serving(target, lambda _: Parts(tasks={"the sweeper": brief}))
+    assert raised.group_contains(Ended, match="the sweeper has ended")
+
+
+async def test_a_taken_port_is_said_in_one_sentence(
+    target: Connection, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)  # pytest's own logging stays
+
+    async def build(client: Client) -> Parts:
+        return Parts()
+
+    def run(port: int) -> int:
+        return manager.run(build, target, component="tests", registry=CollectorRegistry(), host="127.0.0.1", port=port)
+
+    listener = HealthServer("127.0.0.1", 0, CollectorRegistry(), str, str)
+    try:
+        with pytest.raises(PortTaken, match="cannot be listened on"):
+            await serve(
+                build,
+                target,
+                component="tests",
+                registry=CollectorRegistry(),
+                host="127.0.0.1",
+                port=listener.port,
+            )
+        assert await asyncio.to_thread(run, listener.port) == BAD_INPUT
+        assert capsys.readouterr().err.count("\n") == 1
+    finally:
+        listener.close()
