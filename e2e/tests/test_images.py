@@ -66,7 +66,11 @@ class Here:
             self.write(path, path)
         self.write("charts/preflight/Chart.yaml", f'name: preflight\nappVersion: "{VERSION}"\n')
         for component in COMPONENTS:
-            self.write(f"{component.package}/Dockerfile", "FROM x")
+            self.write(str(component.dockerfile(Path())), "FROM x")
+            name = Path(component.package).name
+            self.write(
+                f"{component.package}/pyproject.toml", f'[project]\nname = "{name}"\ndescription = "what {name} does"\n'
+            )
             self.write(f"{component.package}/src/module.py", "a = 1")
             self.write(f"{component.package}/tests/test_module.py", "")
             for recipe in filter(None, (component.recipe, component.test_recipe)):
@@ -118,6 +122,29 @@ def test_every_package_with_a_dockerfile_is_a_component() -> None:
     }
 
 
+def test_the_one_dockerfile_of_the_services_is_told_whose_image_it_makes(here: Here) -> None:
+    here.build()
+    services = [component for component in COMPONENTS if component.shared]
+    assert {component.image for component in services} >= {"preflight-webhook", "preflight-gang"}
+    for component in services:
+        [call] = [call for call in here.calls("build") if f" -t {component.image}:" in call]
+        assert f"-f {here.root}/service.Dockerfile " in call
+        assert f"--build-arg MEMBER={component.image} --build-arg DESCRIPTION=what {component.image} does " in call
+
+
+def test_the_one_dockerfile_of_the_services_copies_what_each_of_them_builds_on_and_no_other_package() -> None:
+    text = (ROOT / "service.Dockerfile").read_text()
+    copied = set(re.findall(r"^COPY packages/(\S+) packages/\1$", text, re.MULTILINE)) - {"${MEMBER}"}
+    for component in COMPONENTS:
+        if component.shared is None:
+            continue
+        about = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
+        ours = {name for name, source in about["tool"]["uv"]["sources"].items() if source == {"workspace": True}}
+        needs = {re.split(r"[\[<>=~ ]", need)[0] for need in about["project"]["dependencies"]}
+        assert ours & needs == copied, component.image
+        assert component.image in about["project"]["scripts"], component.image
+
+
 def test_the_first_engine_that_answers_is_taken(here: Here) -> None:
     here.engine("docker", answers=False)
     here.engine("podman", answers=False)
@@ -142,6 +169,7 @@ def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
     [
         ("packages/preflight-webhook/src/module.py", {f"preflight-webhook:{VERSION}"}),
         ("packages/check-dcgm/Dockerfile", {f"preflight-dcgm-diag:{VERSION}"}),
+        ("service.Dockerfile", {f"{c.image}:{VERSION}" for c in COMPONENTS if c.shared}),
         ("packages/preflight-proto/src/names.py", set(EVERY)),
         ("packages/preflight-kube/src/client.py", {f"{c.image}:{VERSION}" for c in COMPONENTS if not c.is_check}),
         ("uv.lock", set(EVERY)),
@@ -376,7 +404,18 @@ def test_the_e2es_base_goes_on_trusting_the_authorities_of_what_it_is_built_on()
 
 
 def test_the_table_knows_no_word_that_is_not_read() -> None:
-    known = {"package", "base", "recipe", "tool", "versions", "test-base", "test-recipe", "architectures", "sources"}
+    known = {
+        "package",
+        "dockerfile",
+        "base",
+        "recipe",
+        "tool",
+        "versions",
+        "test-base",
+        "test-recipe",
+        "architectures",
+        "sources",
+    }
     assert {key for table in TABLES.values() for key in table} <= known
 
 

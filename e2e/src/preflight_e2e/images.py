@@ -54,6 +54,7 @@ class Component:
     image: str
     package: str
     base: str
+    shared: str | None = None
     recipe: str | None = None
     tool: str | None = None
     test_base: str | None = None
@@ -73,14 +74,22 @@ class Component:
         return f"{self.image}:{'e2e' if self.is_check else 'dev'}"
 
     def dockerfile(self, root: Path) -> Path:
-        return root / self.package / "Dockerfile"
+        return root / (self.shared or f"{self.package}/Dockerfile")
+
+    def arguments(self, root: Path) -> dict[str, str]:
+        """What a Dockerfile that several packages share is told of this one."""
+        if self.shared is None:
+            return {}
+        about = tomllib.loads((root / self.package / "pyproject.toml").read_text())["project"]
+        return {"MEMBER": about["name"], "DESCRIPTION": about["description"]}
 
     def inputs(self, root: Path) -> tuple[Path, ...]:
         """Whatever can change the image: what the Dockerfile copies, and itself."""
-        shared = [root / name for name in ("pyproject.toml", "uv.lock", "builder.txt", ".dockerignore")]
+        names = ["pyproject.toml", "uv.lock", "builder.txt", ".dockerignore", *([self.shared] if self.shared else [])]
         libraries = ["preflight-proto"] if self.is_check else ["preflight-proto", "preflight-kube"]
         members = [*(root / "packages" / library for library in libraries), root / self.package]
-        return (*shared, *(path for member in members for path in _files(member) if "tests" not in path.parts))
+        copied = (path for member in members for path in _files(member) if "tests" not in path.parts)
+        return (*(root / name for name in names), *copied)
 
 
 def read(text: str) -> tuple[Component, ...]:
@@ -97,6 +106,7 @@ def _component(image: str, table: Mapping[str, Any]) -> Component:
         image,
         table["package"],
         table["base"],
+        shared=table.get("dockerfile"),
         recipe=table.get("recipe"),
         tool=table.get("tool"),
         test_base=table.get("test-base"),
@@ -328,13 +338,14 @@ def _built(
     if archive.exists():
         return Built(reference, archive, 0)
     started = time.monotonic()
+    args = {"BASE": base, **component.arguments(root)}
     if fakes:
         bare = f"{component.image}:bare"
-        engine.build(component.dockerfile(root), root, bare, {"BASE": base, "TOOL": "later"})
+        engine.build(component.dockerfile(root), root, bare, {**args, "TOOL": "later"})
         engine.build(root / LAYER_DOCKERFILE, root, reference, {"IMAGE": bare})
     else:
         about = labels(root, component.inputs(root), known_as, engine.digest(known_as))
-        engine.build(component.dockerfile(root), root, reference, {"BASE": base}, labels=about)
+        engine.build(component.dockerfile(root), root, reference, args, labels=about)
     engine.save(reference, archive)
     for older in cache.glob(f"{reference.replace(':', '-')}-*.tar"):
         if older != archive:

@@ -62,7 +62,8 @@ def bom(component: Component) -> dict[str, Any]:
     The same lock gives the same bytes: there is no time in it, and its serial number follows from its content. Raises :class:`SupplyError`.
     """
     member = Path(component.package).name
-    said = _uv("export", "--quiet", *SHIPPED, "--package", member, "--format", "cyclonedx1.5").stdout
+    extras = [] if component.is_check else ["--all-extras"]  # a check's extra is what its base brings
+    said = _uv("export", "--quiet", *SHIPPED, *extras, "--package", member, "--format", "cyclonedx1.5").stdout
     document: dict[str, Any] = json.loads(said)
     document["metadata"].pop("timestamp", None)
     document.pop("serialNumber", None)
