@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +28,7 @@ class Made(NamedTuple):
     template: Json
     replica: int
     group: str
-    index: int
+    member: int
     gang: str
     base: str
 
@@ -108,11 +109,11 @@ class Grove:
                 labels["grove.io/base-podgang"] = one.base
             if one.group:
                 labels["grove.io/podcliquescalinggroup"] = f"{pcs}-{one.replica}-{one.group}"
-                labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.index)
+                labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.member)
         else:
             labels |= {"grove.io/pcs-name": pcs, "grove.io/pcs-replica-index": str(one.replica)}
             if one.group:
-                labels |= {"grove.io/pcsg-name": one.group, "grove.io/pcsg-replica-index": str(one.index)}
+                labels |= {"grove.io/pcsg-name": one.group, "grove.io/pcsg-replica-index": str(one.member)}
         meta: Json = {
             "name": one.name,
             "namespace": self.namespace,
@@ -190,7 +191,7 @@ class Grove:
             if self._admit is not None:
                 new = await self._admit("UPDATE", new, old, set_)
             said = await self.client.replace(self.path("podcliques", one.name), new)
-            return _version(said) != old["metadata"]["resourceVersion"]
+            return _version(said) != str(old["metadata"]["resourceVersion"])
         except (Conflict, NotFound):
             return False
         except KubeError as error:
@@ -198,7 +199,8 @@ class Grove:
             return False
 
     async def gangs(self, sets: dict[str, Json]) -> None:
-        there, groups, wanted = await self.all("podgangs"), await self.all("podcliquescalinggroups"), {}
+        there, groups = await self.all("podgangs"), await self.all("podcliquescalinggroups")
+        wanted: dict[str, Json] = {}
         for set_ in sets.values():
             for one in self.made(set_, groups):
                 wanted.setdefault(one.gang, set_)
@@ -323,6 +325,4 @@ def _owner(set_: Json, kind: str) -> Json:
 
 
 def _version(said: bytes) -> str:
-    import json
-
     return str(json.loads(said)["metadata"]["resourceVersion"])

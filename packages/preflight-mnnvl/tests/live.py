@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -27,10 +27,9 @@ from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.support import Facts, judge
 
-__all__ = ["FIXTURES", "Leading", "Space", "api_server", "leading", "pod_of", "space_of"]
+__all__ = ["FIXTURES", "Leading", "Space", "api_server", "fixture", "leading", "space_of"]
 
 Json = dict[str, Any]
-T = TypeVar("T")
 FIXTURES = Path(__file__).parent / "fixtures"
 CONTROLLERS = ("garbage-collector-controller", "resourceclaim-controller", "namespace-controller")
 
@@ -115,9 +114,15 @@ class Space:
         found = await self.all(f"/api/v1/namespaces/{self.namespace}/events")
         return [one for one in found.values() if reason in ("", one["reason"])]
 
-    async def settled(self, found: Callable[[], Awaitable[T]], wanted: T, seconds: float = 30.0) -> None:
+    async def announced(self) -> set[str]:
+        """The PodGangs that are told that all their domains are their own."""
+        key = "grove.io/mnnvl-resources-adopted"
+        gangs = await self.grove.all("podgangs")
+        return {name for name, one in gangs.items() if one["metadata"].get("annotations", {}).get(key) == "true"}
+
+    async def settled(self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 30.0) -> None:
         """Wait until it is so; what it is instead is said at the end."""
-        now: T | None = None
+        now: object = None
         with anyio.move_on_after(seconds):
             while (now := await found()) != wanted:
                 await anyio.sleep(0.05)

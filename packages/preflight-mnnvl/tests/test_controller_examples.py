@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio
 import pytest
 from cliques import DRIVER, LITERAL
 from live import fixture, leading, space_of
@@ -47,17 +46,5 @@ async def test_an_examples_domains_are_made_and_belong_to_their_podgangs(
             claims = await space.all(space.claim_path("resourceclaims"))
             assert set(claims) == {domain.removesuffix("-cd") + "-mnnvl-claim" for domain in wanted}
             assert all(one["metadata"]["ownerReferences"][0]["kind"] == "PodGang" for one in claims.values())
-
-        async def announced() -> set[str]:
-            gangs = await space.grove.all("podgangs")
-            return {
-                gang
-                for gang, one in gangs.items()
-                if one["metadata"].get("annotations", {}).get("grove.io/mnnvl-resources-adopted") == "true"
-            }
-
-        await space.settled(announced, set(EXAMPLES[name].values()))
-        for gang in EXAMPLES[name].values():
-            assert gang in await space.grove.all("podgangs")
+        await space.settled(space.announced, set(EXAMPLES[name].values()))
         assert space.grove.refused == []
-        await anyio.sleep(0)

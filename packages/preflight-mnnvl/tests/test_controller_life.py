@@ -24,7 +24,6 @@ pytestmark = pytest.mark.anyio
 ON = {"grove.io/mnnvl-enabled": "true"}
 BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
 BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
-ADOPTED = "grove.io/mnnvl-resources-adopted"
 
 
 @pytest.fixture
@@ -58,12 +57,7 @@ async def test_a_domain_belongs_to_its_podgang_whichever_comes_first_and_to_the_
         await space.grove.gang("t-0", set_)
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
         gang = (await space.grove.all("podgangs"))["t-0"]
-
-        async def announced() -> str | None:
-            gangs = await space.grove.all("podgangs")
-            return gangs["t-0"]["metadata"].get("annotations", {}).get(ADOPTED)
-
-        await space.settled(announced, "true")
+        await space.settled(space.announced, {"t-0"})
         (cd,) = (await space.domains()).values()
         (owner,) = cd["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (gang["metadata"]["uid"], True, True)
@@ -133,6 +127,7 @@ async def test_reapplied_templates_write_nothing(space: Space) -> None:
         await space.grove.apply(pcs("t", [clique("w"), clique("r", gpus=None)], annotations=ON))
         await space.grove.turn()
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
         await space.happens(lambda: _told(space, "MnnvlDomainAdopted", 2), "all is told")
         before, domains = versions(await space.grove.all("podcliques")), versions(await space.domains())
         writes = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted")
@@ -256,8 +251,9 @@ async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_ma
         await space.grove.apply(set_)
         await space.grove.turn(gangs="none")
         with suppress(BaseExceptionGroup):
-            async with Mortal(space.target, agent="preflight-mnnvl") as client, anyio.create_task_group() as tasks:
-                client.mortal(step, late)
+            client = Mortal(space.target, agent="preflight-mnnvl")
+            client.mortal(step, late)
+            async with client, anyio.create_task_group() as tasks:
                 controller = Controller(client, config, Metrics())
                 tasks.start_soon(controller.mirror)
                 tasks.start_soon(controller.lead, Leadership(1, 1e18))
@@ -270,12 +266,7 @@ async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_ma
         async with leading(space.target, config) as one:
             await space.grove.turn()
             await space.settled(space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in "ab"})
-
-            async def announced() -> str | None:
-                gangs = await space.grove.all("podgangs")
-                return gangs["t-0"]["metadata"].get("annotations", {}).get(ADOPTED)
-
-            await space.settled(announced, "true")
+            await space.settled(space.announced, {"t-0"})
             created = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created")
             now = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
             assert {name: now[name] for name in made} == made

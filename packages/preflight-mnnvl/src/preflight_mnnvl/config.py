@@ -8,6 +8,7 @@ import jsonschema
 import msgspec
 from msgspec import Meta
 from preflight_kube import schema_errors
+from preflight_kube.configfile import ConfigError
 
 from . import document
 
@@ -54,14 +55,6 @@ class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     lease_seconds: Annotated[int, Meta(ge=2, le=300)] = 15
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-
-class ConfigError(ValueError):
-    """The configuration cannot be used; ``problems`` has one sentence each, which begins with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def json_schema() -> dict[str, Any]:

@@ -6,7 +6,6 @@ next goes on from there.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
@@ -14,6 +13,7 @@ import anyio
 import msgspec
 from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.refusals import for_good
 from preflight_kube.workqueue import Queue
 
@@ -39,7 +39,7 @@ TELLERS: Final = 4
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Controller:
@@ -93,7 +93,7 @@ class Controller:
             self.domains.add(key)
 
     def _look_at_everything(self) -> None:
-        for key in self.seen.keys():
+        for key in self.seen.every():
             self.domains.add(key)
 
     # --- what the leader does
@@ -104,6 +104,7 @@ class Controller:
         writer = Writer(self._client.fenced(leadership.valid), self._config, self.seen, self._metrics)
         self.seen.unclaimed_since.clear()
         self._leads = True
+        self._metrics.leader.set(1)
         self._look_at_everything()
         try:
             async with anyio.create_task_group() as group:
@@ -113,6 +114,7 @@ class Controller:
                     group.start_soon(self._events.work, lambda key: self._tell(writer, key))
         finally:
             self._leads = False
+            self._metrics.leader.set(0)
             self._untold.clear()
             self._metrics.forget_domains()
 
@@ -194,9 +196,7 @@ class Controller:
 
     def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
         message = refused_announcement(name, self._account)
-        log.warning(
-            "a PodGang may not be annotated", extra={"about": {"podgang": name, "error": str(error), "advice": message}}
-        )
+        log.warning("a PodGang may not be annotated", podgang=f"{namespace}/{name}", error=str(error), advice=message)
         gang = self.seen.gangs.get((namespace, name))
         owners = (gang.metadata.owner_references if gang is not None else None) or []
         subjects = [Subject(one.kind, namespace, one.name, one.uid) for one in owners if one.kind == "PodCliqueSet"]

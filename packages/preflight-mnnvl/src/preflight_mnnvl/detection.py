@@ -5,13 +5,13 @@ Nothing here ends the process, and nothing makes it unready: what is absent may 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import anyio
 import msgspec
 from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
 
 from .config import Config
 from .names import COMPUTE_DOMAIN_GROUP, RESOURCE_GROUP
@@ -25,7 +25,7 @@ PRESENT: Final = 600.0
 """Seconds between two questions while they are; the mirrors say at once when they are gone."""
 UNANSWERED: Final = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -74,12 +74,13 @@ class Detection:
     async def run(self) -> NoReturn:
         while True:
             self._poke = anyio.Event()
-            pause = await self._look()
+            pause = await self.look()
             with anyio.move_on_after(pause):
                 await self._poke.wait()
                 await anyio.sleep(UNANSWERED)  # what is being removed or made takes a moment, and this is no herd
 
-    async def _look(self) -> float:
+    async def look(self) -> float:
+        """Ask once; the seconds until the next time."""
         try:
             domains = await self._served(COMPUTE_DOMAIN_GROUP, "computedomains")
             claims = await self._served(RESOURCE_GROUP, "resourceclaims")
@@ -88,11 +89,11 @@ class Detection:
                 required = await self._channel_required(domains)
         except KubeError as error:
             if not self.known.is_set():
-                log.warning("the API server has not said what it serves", extra={"about": {"error": str(error)}})
+                log.warning("the API server has not said what it serves", error=str(error))
             return UNANSWERED
         if domains != self.facts.domains:
-            about = {"computedomains": ", ".join(domains) or "not served", "resourceclaims": ", ".join(claims)}
-            log.info("what the cluster serves", extra={"about": about})
+            served = ", ".join(domains) or "not served"
+            log.info("what the cluster serves", computedomains=served, resourceclaims=", ".join(claims))
         self.see(domains=domains, claims=claims, channel_required=required)
         self.known.set()
         return PRESENT if domains else ABSENT

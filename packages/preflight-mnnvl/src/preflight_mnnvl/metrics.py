@@ -76,7 +76,7 @@ class Metrics:
     def admission(self, requests: Requests, mirrors: Mirrors) -> None:
         """Add what the webhook counts."""
         self.admissions = Counter(
-            "mnnvl_admission", "Reviews by kind and result.", ["kind", "result"], registry=self.registry
+            "mnnvl_admission", "Reviews by kind and by what was decided.", ["kind", "result"], registry=self.registry
         )
         self.latency = Histogram(
             "mnnvl_admission_latency_seconds",

@@ -196,7 +196,7 @@ class Mirror:
 
     # --- what a turn reads
 
-    def keys(self) -> Iterator[Key]:
+    def every(self) -> Iterator[Key]:
         """Every domain that is wanted, or of which an object carries our label; and every PodGang that is named."""
         found = {key for counted in self._links.values() for key in counted}
         yield from sorted({*found, *self._of})

@@ -1,98 +1,89 @@
-"""A replica of the controller from start to end: mirror the cluster, stand for leadership, write while leading, leave cleanly."""
+"""Replicas of the controller and of the webhook, from start to end."""
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import time
-import uuid
+from pathlib import Path
+from typing import Final
 
-import anyio
+from preflight_kube import manager
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
-from preflight_kube.health import HealthServer
-from preflight_kube.lease import Leadership, lead
+from preflight_kube.manager import Election, Parts
 
 from .config import Config
 from .controller import Controller
 from .metrics import Metrics
+from .webhook import PODCLIQUES, SETS, Webhook
 from .writer import AGENT
 
-__all__ = ["LEASE", "run"]
+__all__ = ["LEASE", "run_controller", "run_webhook"]
 
-LEASE = "preflight-mnnvl"
-STUCK = 30.0
-"""Seconds without a turn of the event loop after which the process is not healthy."""
-BEHIND = 30.0
-"""Seconds that a mirror may be behind the cluster before the replica is not ready: an API server's restart takes less."""
-RETRY = 2.0
-"""Seconds, at most, between renewals: a lease that was given back is taken within them."""
-
-log = logging.getLogger(__name__)
+LEASE: Final = "preflight-mnnvl"
+LINGER: Final = 5.0
+"""Seconds for which a webhook answers after SIGTERM, while the Service's endpoints are updated."""
+LONGEST: Final = 5.0
+"""Seconds for an answer to a review."""
 
 
-async def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> None:
-    """Run until SIGTERM or SIGINT; then give the lease back, so that the other replica leads at once.
-
-    Raises OSError when the port cannot be had, and an ExceptionGroup for a fault of our own.
-    """
+def run_controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
+    """Be one replica of the controller until SIGTERM; the exit status."""
     metrics = Metrics()
-    identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
     account = os.environ.get("POD_SERVICE_ACCOUNT", "")
-    beat = time.monotonic()
+    who = f"system:serviceaccount:{namespace}:{account}" if account else ""
 
-    async with Client(target, agent=AGENT, concurrency=config.writes) as client:
-        controller = Controller(
-            client, config, metrics, f"system:serviceaccount:{namespace}:{account}" if account else ""
-        )
-
-        def healthy() -> str:
-            silent = time.monotonic() - beat
-            return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK else ""
+    async def build(client: Client) -> Parts:
+        controller = Controller(client, config, metrics, who)
 
         def ready() -> str:
-            if not controller.synced:
-                return client.mirrors.trouble(0.0) or "the cluster has not been read yet"
-            return client.mirrors.trouble(BEHIND)
+            return "" if controller.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
 
-        health = HealthServer(host, port, metrics.registry, healthy, ready)
-        about = {"identity": identity, "port": health.port, "lease": f"{namespace}/{LEASE}", "mode": config.mode}
-        log.info("started", extra={"about": about})
+        return Parts(tasks={"the mirrors": controller.mirror}, lead=controller.lead, ready=[ready])
 
-        async def act(leadership: Leadership) -> None:
-            metrics.leader.set(1)
-            try:
-                await controller.lead(leadership)
-            finally:
-                metrics.leader.set(0)
+    return manager.run(
+        build,
+        target,
+        component=AGENT,
+        registry=metrics.registry,
+        host=host,
+        port=port,
+        election=Election(namespace, LEASE, float(config.lease_seconds)),
+        concurrency=config.writes,
+        log_level=config.log_level,
+    )
 
-        async def stop_on_signal(scope: anyio.CancelScope) -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for number in signals:
-                    log.info("stopping", extra={"about": {"signal": signal.Signals(number).name}})
-                    scope.cancel()
 
-        async def keep_beating() -> None:
-            nonlocal beat
-            while True:
-                beat = time.monotonic()
-                await anyio.sleep(1)
+def run_webhook(
+    target: Connection, config: Config, *, host: str, port: int, admission_port: int, certificate: Path
+) -> int:
+    """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError for a certificate that cannot be used."""
+    metrics = Metrics()
+    counted = AdmissionMetrics("mnnvl", metrics.registry)
+    served = Certificate(certificate, "`preflight-mnnvl certs`")
 
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(stop_on_signal, group.cancel_scope)
-                group.start_soon(keep_beating)
-                group.start_soon(controller.mirror)
-                await lead(
-                    client,
-                    namespace=namespace,
-                    name=LEASE,
-                    identity=identity,
-                    duration=config.lease_seconds,
-                    retry=min(RETRY, config.lease_seconds / 5),
-                    body=act,
-                )
-        finally:
-            health.close()
-            log.info("stopped", extra={"about": {"identity": identity}})
+    async def build(client: Client) -> Parts:
+        webhook = Webhook(client, config, metrics)
+        reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=LONGEST)
+        server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
+
+        def ready() -> str:
+            return "" if webhook.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+
+        return Parts(tasks={"the mirrors": webhook.mirror}, servers=[server], ready=[ready])
+
+    return manager.run(
+        build,
+        target,
+        component=AGENT,
+        registry=metrics.registry,
+        host=host,
+        port=port,
+        linger=LINGER,
+        log_level=config.log_level,
+        uvloop=True,
+        freeze=True,
+    )

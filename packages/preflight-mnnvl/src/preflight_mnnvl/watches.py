@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 import anyio
 import msgspec
 from preflight_kube.client import Client, NotFound, Params
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 
 from .config import Config
@@ -25,7 +25,7 @@ GLANCE: Final = 1.0
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Node(msgspec.Struct):
@@ -96,12 +96,14 @@ class Watches:
         ]
         self._nodes = FabricNodes(client, detection)
         self._moving = [
-            _Moving(self, "domain", served_domains(config.mode), COMPUTE_DOMAIN_GROUP, "computedomains"),
-            _Moving(self, "template", served_claims, RESOURCE_GROUP, "resourceclaimtemplates"),
+            _Moving(self, "domain", served_domains(config.mode), group=COMPUTE_DOMAIN_GROUP, plural="computedomains"),
+            _Moving(self, "template", served_claims, group=RESOURCE_GROUP, plural="resourceclaimtemplates"),
         ]
         if config.mode == "literal":  # those of others are many; one of our name is found when it is in the way
             ours: Params = {"labelSelector": f"{MANAGED}=true"}
-            self._moving.append(_Moving(self, "claim", served_claims, RESOURCE_GROUP, "resourceclaims", ours))
+            self._moving.append(
+                _Moving(self, "claim", served_claims, group=RESOURCE_GROUP, plural="resourceclaims", params=ours)
+            )
 
     def _grove(
         self, path: str, type_: type[T], changed: Callable[[Change[T]], None], kept: Callable[[T], T]
@@ -132,8 +134,8 @@ class Watches:
     def _clique(self, change: Change[PodClique]) -> None:
         ignored = self._mirror.clique(change.key, None if change.kind == "deleted" else change.object)
         if ignored is not None:
-            about = {"podclique": f"{ignored.namespace}/{ignored.name}", "why": ignored.why}
-            log.warning("a decision is not followed", extra={"about": about})
+            about = f"{ignored.namespace}/{ignored.name}"
+            log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
     def _set(self, change: Change[PodCliqueSet]) -> None:
         self._mirror.set_(PodCliqueSet(metadata=_short(change.object.metadata)), gone=change.kind == "deleted")
@@ -150,6 +152,7 @@ class _Moving:
         watches: Watches,
         part: Part,
         version: Callable[[Facts], str],
+        *,
         group: str,
         plural: str,
         params: Params | None = None,
@@ -192,7 +195,7 @@ class _Moving:
 
     async def _watch_over(self, reflector: Reflector[ComputeDomain]) -> None:
         """Ask what is served once the mirror says that this kind is not."""
-        while not isinstance(reflector.problem, NotFound):
+        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110 - a reflector has no event for it
             await anyio.sleep(GLANCE)
         self._watches.detection.ask()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -10,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, PreconditionFailed
 from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.logs import get_logger
 from preflight_kube.refusals import for_good
 
 from .config import Config
@@ -28,7 +28,7 @@ MOST_TOLD: Final = 50_000
 """Names of Events that are remembered as told; of those that fall out the API server says that they exist."""
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang", "Event"]
 
 
@@ -75,8 +75,7 @@ class Writer:
                 raise Ending from None
             raise
         self._metrics.writes.labels(action.kind, _DONE[action.why]).inc()
-        about = {"kind": action.kind, "namespace": action.namespace, "name": action.name}
-        log.info(_DONE[action.why], extra={"about": about})
+        log.info(_DONE[action.why], kind=action.kind, namespace=action.namespace, name=action.name)
         self._mirror.wrote(part, msgspec.json.decode(said, type=ComputeDomain))
 
     async def announce(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
@@ -113,7 +112,7 @@ class Writer:
             if not for_good(error) and not isinstance(error, NotFound):
                 raise
             if "being terminated" not in str(error):
-                log.warning("an Event is not told", extra={"about": {"event": one.name, "error": str(error)}})
+                log.warning("an Event is not told", event=one.name, error=str(error))
         else:
             self._metrics.writes.labels("Event", "told").inc()
         self._told[one.name] = None
