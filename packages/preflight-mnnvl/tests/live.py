@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import urllib.error
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -35,12 +36,14 @@ CONTROLLERS = ("garbage-collector-controller", "resourceclaim-controller", "name
 
 
 @contextmanager
-def api_server(home: Path, *, literal: bool = False, more: list[str] | None = None) -> Iterator[ApiServer]:
+def api_server(
+    home: Path, *, literal: bool = False, more: list[str] | None = None, authorization: str = "AlwaysAllow"
+) -> Iterator[ApiServer]:
     """With all kinds defined, and kube-controller-manager beside it."""
     folder = assets()
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
-    with ApiServer(home, folder, more=more or []) as server:
+    with ApiServer(home, folder, more=more or [], authorization=authorization) as server:
         for crd in [*GROVE, compute_domains(literal=literal)]:
             server.define(crd)
         with _manager(server, folder / "kube-controller-manager"):
@@ -109,6 +112,19 @@ class Space:
                 for owner in owners
             ]
         return found
+
+    async def dry_run(self, plural: str, body: Json) -> Json:
+        """What the API server says to a creation that it is not to store: the object, or the Status that refuses it."""
+
+        def ask() -> Json:
+            try:
+                found: Json = self.server.call("POST", f"{self.grove.path(plural)}?dryRun=All", body)
+            except urllib.error.HTTPError as refused:
+                found = json.loads(refused.read())
+                refused.close()
+            return found
+
+        return await anyio.to_thread.run_sync(ask)
 
     async def events(self, reason: str = "") -> list[Json]:
         found = await self.all(f"/api/v1/namespaces/{self.namespace}/events")

@@ -16,6 +16,7 @@ from preflight_kube.admission.reviews import Reviews
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client
+from preflight_kube.connection import Connection
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook import PODCLIQUES, SETS, Webhook
@@ -34,7 +35,9 @@ class Registered:
 
 
 @asynccontextmanager
-async def registered(space: Space, config: Config, folder: Path) -> AsyncIterator[Registered]:
+async def registered(
+    space: Space, config: Config, folder: Path, target: Connection | None = None
+) -> AsyncIterator[Registered]:
     """A webhook that has read the cluster, and both its configurations."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -44,7 +47,7 @@ async def registered(space: Space, config: Config, folder: Path) -> AsyncIterato
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
-    async with Client(space.target, agent="preflight-mnnvl") as client:
+    async with Client(target or space.target, agent="preflight-mnnvl") as client:
         webhook = Webhook(client, config, metrics)
         reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=5.0)
         server = HttpServer("admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0)
@@ -97,10 +100,7 @@ def _configuration(kind: str, plural: str, path: str, operations: list[str], con
 
 async def _in_force(space: Space) -> None:
     """An API server takes a moment to follow a configuration: wait until both answer."""
-    from preflight_kube.client import KubeError
-
     odd = {"grove.io/mnnvl-enabled": "true", "grove.io/mnnvl-scope": "pod"}
-    spec = {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": {"containers": []}}}]}}
     set_ = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodCliqueSet",
@@ -108,6 +108,7 @@ async def _in_force(space: Space) -> None:
     }
     resources = {"limits": {"nvidia.com/gpu": 1}}
     pod = {"containers": [{"name": "a", "image": "x", "resources": resources}]}
+    spec = {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}}
     clique = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodClique",
@@ -115,11 +116,5 @@ async def _in_force(space: Space) -> None:
         "spec": {"podSpec": pod},
     }
     for plural, body in (("podcliquesets", {**set_, "spec": spec}), ("podcliques", clique)):
-        while True:
-            try:
-                await space.client.apply(f"{space.grove.path(plural, 'probe')}?dryRun=All", body)
-            except KubeError as error:
-                if "mnnvl" in str(error):
-                    break
-                raise
+        while "mnnvl" not in (await space.dry_run(plural, body)).get("message", ""):
             await anyio.sleep(0.05)

@@ -107,8 +107,8 @@ async def test_a_dry_run_leaves_nothing(config: Config, server: ApiServer, tmp_p
         set_ = (await space.grove.all("podcliquesets"))["t"]
         (made,) = space.grove.made(set_, {})
         before = one.writes(), hook.client.requests.count["create"]
-        said = await space.client.create(f"{space.grove.path('podcliques')}?dryRun=All", space.grove.body(set_, made))
-        claims = json.loads(said)["spec"]["podSpec"]["resourceClaims"]
+        said = await space.dry_run("podcliques", space.grove.body(set_, made))
+        claims = said["spec"]["podSpec"]["resourceClaims"]
         assert [entry["name"] for entry in claims] == ["mnnvl"]
         assert await space.domains() == {}
         assert await space.all(space.claim_path("resourceclaims")) == {}
@@ -216,7 +216,7 @@ async def test_a_generated_name_is_refused(server: ApiServer, tmp_path: Path) ->
         body = podclique("t-0-w", "t", annotations=ON)
         body["metadata"] = {**body["metadata"], "namespace": space.namespace, "generateName": "t-0-"}
         del body["metadata"]["name"]
-        with pytest.raises(KubeError, match="it has no name yet"):
+        with pytest.raises(KubeError, match=r"it has no name yet"):
             await space.client.create(space.grove.path("podcliques"), body)
 
 
@@ -289,7 +289,7 @@ async def test_the_annotations_of_a_set_cannot_be_changed_and_all_else_can(serve
     async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
         path = space.grove.path("podcliquesets", "t")
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
-        with pytest.raises(KubeError, match="grove.io/mnnvl-enabled"):
+        with pytest.raises(KubeError, match=r"grove\.io/mnnvl-enabled"):
             await space.client.merge_patch(path, {"metadata": {"annotations": {"grove.io/mnnvl-enabled": "false"}}})
         await space.client.merge_patch(path, {"metadata": {"finalizers": ["grove.io/x"]}})
         await space.client.merge_patch(path, {"spec": {"replicas": 3}})

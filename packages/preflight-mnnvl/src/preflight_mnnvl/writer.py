@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -70,13 +71,24 @@ class Writer:
         except KubeError as error:
             self._count(action.kind, error)
             if action.verb == "create" and isinstance(error, Conflict) and error.reason == "AlreadyExists":
-                raise Taken(part, await self._client.get(path, ComputeDomain)) from None
+                found = await self._there(collection, action.name)
+                if found is not None:
+                    raise Taken(part, found) from None
             if action.verb == "create" and error.status == 403 and "being terminated" in str(error):
                 raise Ending from None
             raise
         self._metrics.writes.labels(action.kind, _DONE[action.why]).inc()
         log.info(_DONE[action.why], kind=action.kind, namespace=action.namespace, name=action.name)
         self._mirror.wrote(part, msgspec.json.decode(said, type=ComputeDomain))
+
+    async def _there(self, collection: str, name: str) -> ComputeDomain | None:
+        """What has the name, by the right to list that mirrors have."""
+        pages = self._client.pages(collection, ComputeDomain, params={"fieldSelector": f"metadata.name={name}"})
+        async with aclosing(pages):
+            async for items, _ in pages:
+                if items:
+                    return items[0]
+        return None
 
     async def announce(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Say on a PodGang that its objects belong to it. Raises :class:`KubeError`."""
