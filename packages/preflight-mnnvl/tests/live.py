@@ -16,9 +16,9 @@ import anyio
 import pytest
 import yaml
 from cliques import applied, decoded_set
-from cluster_kinds import GROVE, compute_domains
 from grove import Driver, Grove
 from preflight_e2e.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_e2e.grove_kinds import GROVE, compute_domains
 from preflight_kube.client import Client, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_kube.lease import Leadership

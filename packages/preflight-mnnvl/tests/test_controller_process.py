@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 from cliques import DRIVER, clique, pcs
-from cluster_kinds import compute_domains
 from live import Space, api_server, space_of
 from preflight_e2e.apiserver import ApiServer
+from preflight_e2e.grove_kinds import compute_domains
 from preflight_e2e.waiting import until
 from replica import LEASE_SECONDS, replica
 

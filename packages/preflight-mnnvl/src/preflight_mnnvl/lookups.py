@@ -21,11 +21,20 @@ LONGEST: Final = 2.0
 """Seconds for one lookup, or for one object to be made; the API server waits for the answer."""
 
 
+class _Flight:
+    """An object that is being made; ``labels`` are those that it has, once it is there."""
+
+    def __init__(self) -> None:
+        self.landed = anyio.Event()
+        self.labels: dict[str, str] | None = None
+
+
 class Lookups:
     """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not say."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._flights: dict[str, _Flight] = {}
 
     async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """A PodCliqueSet that the mirror does not have yet; None where it does not exist."""
@@ -47,19 +56,40 @@ class Lookups:
         return found
 
     async def make(self, body: dict[str, Any]) -> dict[str, str] | None:
-        """Have an object exist (mode `literal`): None where it was made, the labels of the one that is there otherwise."""
+        """Have an object exist (mode `literal`): None where it was made, the labels of the one that is there otherwise.
+
+        Of many that want the same object at once one asks, and the others hear what it was told.
+        """
         meta = body["metadata"]
         plural = "computedomains" if body["kind"] == "ComputeDomain" else "resourceclaims"
         collection = f"/apis/{body['apiVersion']}/namespaces/{meta['namespace']}/{plural}"
+        path = f"{collection}/{meta['name']}"
+        if (flight := self._flights.get(path)) is not None:
+            with anyio.move_on_after(LONGEST):
+                await flight.landed.wait()
+            if flight.labels is None:
+                raise Unavailable(f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again")
+            return flight.labels
+        flight = self._flights[path] = _Flight()
+        try:
+            there = await self._made(collection, path, body)
+            flight.labels = meta["labels"] if there is None else there
+        finally:
+            del self._flights[path]
+            flight.landed.set()
+        return there
+
+    async def _made(self, collection: str, path: str, body: dict[str, Any]) -> dict[str, str] | None:
         try:
             with anyio.fail_after(LONGEST):
                 try:
                     await self._client.create(collection, body)
                 except Conflict:
-                    there = await self._client.get(f"{collection}/{meta['name']}", ComputeDomain)
+                    there = await self._client.get(path, ComputeDomain)
                     return there.metadata.labels or {}
         except (KubeError, TimeoutError) as error:
-            raise Unavailable(f"{body['kind']} {shown(meta['name'])} cannot be made ({_why(error)})") from error
+            name = shown(body["metadata"]["name"])
+            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)})") from error
         return None
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
