@@ -148,6 +148,7 @@ class Place:
         ended = time.monotonic()
         _until(lambda: self._count("computedomains") >= domains, "all domains")
         seconds = time.monotonic() - ended
+        _until(lambda: _written(controller, "created") >= domains, "the controller's own count")
         return {
             "podcliques": len(made),
             "domains": self._count("computedomains"),
