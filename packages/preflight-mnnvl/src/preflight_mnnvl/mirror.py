@@ -209,10 +209,9 @@ class Mirror:
     def seen(self, key: Key) -> Seen:
         """All that the domain's turn reads."""
         wants = self.wants(key)
-        world = self._world(key, wants)
-        if wants is None and key not in world.domains:
+        if wants is None and self._now("domain", key, key) is None:
             self.lost.pop(key, None)  # nobody lost it: nobody needs it
-        return seen(world, key, wants)
+        return seen(self._world(key, wants), key, wants)
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
         """The merge patch that says on the PodGang that all its domains are its own; None where it says so, or they are not."""
