@@ -418,7 +418,7 @@ def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl` (multi-node NVLink); `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["reals"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))
@@ -432,6 +432,12 @@ def bench(session: nox.Session) -> None:
         how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-webhook"]
         install(session, "uv", "sync", *how, *ours, into=folder)
         measured = ["--server", str(folder / "bin" / "preflight-webhook")]
+    if session.posargs[:1] == ["mnnvl"]:
+        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-mnnvl"
+        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-mnnvl")]
+        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-mnnvl"]
+        install(session, "uv", "sync", *how, *ours, into=folder)
+        measured = ["--server", str(folder / "bin" / "preflight-mnnvl")]
     if session.posargs[:1] == ["checks"]:
         # As their images have them: what lies beside a program is looked through when it imports.
         components = Path(session.virtualenv.location).parent / "bench-components"

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, fabric, gang, localisation, webhook
+from . import admission, checks, fabric, gang, localisation, mnnvl, webhook
 from .load import BenchError
 
 
@@ -40,6 +40,9 @@ def main() -> int:
     )
     checks.add_arguments(
         benches.add_parser("checks", help="how soon a check starts its tool, and how large its image is")
+    )
+    mnnvl.add_arguments(
+        benches.add_parser("mnnvl", help="multi-node NVLink: reviews, a burst of PodCliques, adoption, memory")
     )
     args = parser.parse_args()
     try:

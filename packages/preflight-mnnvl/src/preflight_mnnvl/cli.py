@@ -1,4 +1,4 @@
-"""The command line: explain, validate-config, schema."""
+"""The command line: controller, webhook, certs, explain, show, validate-config, schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 
 import msgspec
 import yaml
-from preflight_proto.program import EXIT_CODES, leave, package_version
+from preflight_kube import commands
+from preflight_kube.admission import certs
+from preflight_kube.commands import BadInput, command
 
 from . import document
 from .config import Config, ConfigError, json_schema, parse
@@ -21,11 +23,14 @@ from .objects import BadObject, shown
 __all__ = ["main"]
 
 EXIT_REFUSED = 1
-EXIT_BAD_INPUT = 2
 
-_ABOUT = """Multi-node NVLink for Grove workloads: what three annotations of a PodCliqueSet become, told without a cluster.
+_ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.
 
-  preflight-mnnvl explain -f pcs.yaml      domains, their members, nodes needed, and the patch of each clique
+  preflight-mnnvl webhook                  admit PodCliques with their claim, and judge PodCliqueSets
+  preflight-mnnvl controller               make the ComputeDomains that PodCliques need, and give them to their PodGangs
+  preflight-mnnvl certs                    keep the webhook's certificate fresh and trusted
+  preflight-mnnvl explain -f pcs.yaml      domains, their members, nodes needed, and the patch of each clique, without a cluster
+  preflight-mnnvl show -n NS [PCS]         sets, domains, owners, nodes and pods, as they are
   preflight-mnnvl validate-config FILE     every problem of a configuration file
   preflight-mnnvl schema                   the configuration's JSON Schema
 
@@ -46,30 +51,16 @@ _EXAMPLES = """examples:
 
 
 def main() -> NoReturn:
-    """Run one command and exit: 0 done, 1 the set would be refused, 2 bad input."""
-    leave(_command)
-
-
-def _command() -> int:
-    args = _parser().parse_args()
-    try:
-        return int(args.run(args))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return EXIT_BAD_INPUT
+    """Run one command and exit: 0 done, 1 the set would be refused or the cluster refuses, 2 bad input."""
+    commands.main(_parser)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="preflight-mnnvl",
-        description=_ABOUT,
-        epilog=f"{_EXAMPLES}{EXIT_CODES}; explain ends with 1 where a set would be refused",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser, added = commands.parser(
+        "preflight-mnnvl", _ABOUT, epilog=f"{_EXAMPLES}explain ends with 1 where a set would be refused.\n"
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('preflight-mnnvl')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    told = commands.add_parser("explain", help="what will become of a PodCliqueSet", description=_EXPLAIN)
+    _services(added)
+    told = command(added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN)
     told.add_argument(
         "-f", "--file", required=True, metavar="FILE", help="YAML with one or more PodCliqueSets; - for standard input"
     )
@@ -86,12 +77,55 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="of the diffs; auto: on a terminal without NO_COLOR (%(default)s)",
     )
-    told.set_defaults(run=_explain)
-    validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
+    show = command(added, "show", _show, help="what there is of sets, domains and their pods")
+    show.add_argument(
+        "pcs", nargs="?", default="", metavar="PCS", help="the PodCliqueSet; default: all of the namespace"
+    )
+    show.add_argument("-n", "--namespace", default="default", help="of the set (%(default)s)")
+    _configured(show)
+    validate = command(added, "validate-config", _validate, help="list every problem of a configuration file")
     validate.add_argument("file", metavar="FILE", help="YAML (see `schema`); - for standard input")
-    validate.set_defaults(run=_validate)
-    commands.add_parser("schema", help="print the configuration's JSON Schema").set_defaults(run=_schema)
+    commands.add_schema(added, json_schema)
     return parser
+
+
+def _services(added: Any) -> None:
+    run = command(added, "controller", _controller, help="be one replica of the controller")
+    run.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE") or "preflight",
+        help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
+    )
+    hook = command(added, "webhook", _webhook, help="be one replica of the webhook")
+    hook.add_argument(
+        "--certificate",
+        type=Path,
+        default=Path("/etc/preflight-mnnvl/tls"),
+        metavar="FOLDER",
+        help="tls.crt and tls.key, as in a mounted Secret (%(default)s)",
+    )
+    hook.add_argument(
+        "--admission-port", type=commands.port, default=8443, help="for reviews, over TLS (%(default)s; 0: any)"
+    )
+    for one in (run, hook):
+        _configured(one)
+        one.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+        one.add_argument(
+            "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+        )
+    certs.add_command(
+        added,
+        component="preflight-mnnvl",
+        service="preflight-mnnvl-webhook",
+        mutating=("preflight-mnnvl",),
+        validating=("preflight-mnnvl",),
+    )
+
+
+def _configured(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the release's configuration; default: all defaults"
+    )
 
 
 _EXPLAIN = """Expands the set into the PodCliques that Grove will make, and runs each through the webhook's own decision. The cluster is taken to have NVIDIA's
@@ -104,8 +138,50 @@ def _count(value: str) -> int:
     return int(value)
 
 
+def _controller(args: argparse.Namespace) -> int:
+    from preflight_kube.connection import connection
+
+    from .service import run_controller
+
+    return run_controller(connection(), _config(args), namespace=args.namespace, host=args.host, port=args.port)
+
+
+def _webhook(args: argparse.Namespace) -> int:
+    from preflight_kube.admission.tls import CertificateError
+    from preflight_kube.connection import connection
+
+    from .service import run_webhook
+
+    config, target = _config(args), connection()
+    try:
+        return run_webhook(
+            target,
+            config,
+            host=args.host,
+            port=args.port,
+            admission_port=args.admission_port,
+            certificate=args.certificate,
+        )
+    except CertificateError as error:
+        raise BadInput(f"{error}.") from None
+
+
+def _show(args: argparse.Namespace) -> int:
+    import anyio
+    from preflight_kube.connection import connection
+
+    from .live import shown as shown_live
+
+    print(anyio.run(shown_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)), end="")
+    return 0
+
+
+def _config(args: argparse.Namespace) -> Config:
+    return parse_file(str(args.config)) if args.config else Config()
+
+
 def _explain(args: argparse.Namespace) -> int:
-    config = parse_file(str(args.config)) if args.config else Config()
+    config = _config(args)
     sets = _sets(args.file)
     color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     told = []
@@ -166,9 +242,4 @@ def _read(path: str) -> str:
 def _validate(args: argparse.Namespace) -> int:
     parse_file(args.file)
     print(f"{args.file}: valid")
-    return 0
-
-
-def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(json_schema(), indent=2))
     return 0

@@ -8,6 +8,7 @@ import jsonschema
 import msgspec
 from msgspec import Meta
 from preflight_kube import schema_errors
+from preflight_kube.configfile import ConfigError
 
 from . import document
 
@@ -39,7 +40,8 @@ class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     ``feature``: `auto` follows what the cluster serves. ``onUnsupported``: a PodClique that asks where nothing can be had is refused, or
     admitted without. ``requireFabricNodes``: no labelled node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes
     without the label `nvidia.com/gpu.clique`. A container counts as one with GPUs by ``gpuResources``, or by a claim of one of ``gpuDeviceClasses``.
-    ``instance`` is written on every object, and objects of another instance are never touched.
+    ``instance`` is written on every object, and objects of another instance are never touched. A controller that has not renewed its lease
+    for ``leaseSeconds`` writes nothing more; ``writes`` is how many writes may be under way at once.
     """
 
     mode: Literal["driver", "literal"] = "driver"
@@ -50,14 +52,9 @@ class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     gpu_resources: Annotated[tuple[Glob, ...], Meta(min_length=1, max_length=64)] = ("nvidia.com/gpu",)
     gpu_device_classes: Annotated[tuple[Glob, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     instance: Label = "preflight-mnnvl"
-
-
-class ConfigError(ValueError):
-    """The configuration cannot be used; ``problems`` has one sentence each, which begins with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    lease_seconds: Annotated[int, Meta(ge=2, le=300)] = 15
+    writes: Annotated[int, Meta(ge=1, le=256)] = 32
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 def json_schema() -> dict[str, Any]:

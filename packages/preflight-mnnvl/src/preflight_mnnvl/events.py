@@ -9,6 +9,7 @@ from .names import bounded, hashed
 
 __all__ = [
     "ADOPTED",
+    "ANNOUNCEMENT_REFUSED",
     "BLOCKED",
     "CREATED",
     "RECREATED",
@@ -28,7 +29,8 @@ RECREATED = "MnnvlDomainRecreated"
 RELEASED = "MnnvlDomainReleased"
 TEMPLATE_MISSING = "MnnvlClaimTemplateMissing"
 UNSUPPORTED = "MnnvlUnsupported"
-_WARNINGS = frozenset({BLOCKED, RECREATED, TEMPLATE_MISSING, UNSUPPORTED})
+ANNOUNCEMENT_REFUSED = "MnnvlAnnouncementRefused"
+_WARNINGS = frozenset({BLOCKED, RECREATED, TEMPLATE_MISSING, UNSUPPORTED, ANNOUNCEMENT_REFUSED})
 MOST_SUBJECTS = 16
 """PodCliques that one fact is told on."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from .config import Config
 from .names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 
-__all__ = ["Facts", "Support", "judge"]
+__all__ = ["CHANNEL_CLASS", "Facts", "Support", "judge", "served_claims", "served_domains"]
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
@@ -48,6 +49,16 @@ class Support(NamedTuple):
         return self.state == "supported"
 
 
+def served_domains(mode: Literal["driver", "literal"]) -> Callable[[Facts], str]:
+    """From facts to the version of ComputeDomain that is read and written; empty where none that we know is served."""
+    return lambda facts: next((one for one in _DOMAINS[mode] if one in (facts.domains or ())), "")
+
+
+def served_claims(facts: Facts) -> str:
+    """The version of resourceclaims and their templates that is read and written; empty where none that we know is served."""
+    return next((one for one in _CLAIMS if one in facts.claims), "")
+
+
 def judge(facts: Facts, config: Config) -> Support:
     """What can be had."""
     if config.feature == "off":
@@ -60,7 +71,7 @@ def judge(facts: Facts, config: Config) -> Support:
             "unknown", "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again"
         )
     known = _DOMAINS[config.mode]
-    version = next((one for one in known if one in facts.domains), "")
+    version = served_domains(config.mode)(facts)
     if not facts.domains:
         return Support(
             "unsupported",
@@ -72,7 +83,7 @@ def judge(facts: Facts, config: Config) -> Support:
             f"MNNVL cannot be had: this cluster serves computedomains.{COMPUTE_DOMAIN_GROUP} as {', '.join(facts.domains)}, "
             f"and mode {config.mode} knows {', '.join(known)}; {_INSTEAD}",
         )
-    claim = next((one for one in _CLAIMS if one in facts.claims), "")
+    claim = served_claims(facts)
     if config.mode == "literal" and not claim:
         return Support(
             "unsupported",

@@ -73,10 +73,13 @@ def turns(world: World, config: Config, support: Support, now: float) -> dict[Ke
     return {key: decide(seen(world, key, wants.get(key)), config, support, now) for key in sorted(keys)}
 
 
-def announcements(world: World) -> dict[Key, dict[str, Any]]:
-    """The merge patches of those PodGangs all of whose domains, and in `literal` mode claims, they own."""
+def announcements(world: World, wants: Mapping[Key, Wanted] | None = None) -> dict[Key, dict[str, Any]]:
+    """The merge patches of those PodGangs all of whose domains, and in `literal` mode claims, they own.
+
+    ``wants``: what living PodCliques want, where that is known already.
+    """
     of: dict[Key, list[Metadata | None]] = {}
-    for key, one in wanted(world.members()[0]).items():
+    for key, one in (wanted(world.members()[0]) if wants is None else wants).items():
         found = world.domains.get(key)
         parts: list[Metadata | None] = [found.metadata if found else None]
         if one.decision.mode == "literal":

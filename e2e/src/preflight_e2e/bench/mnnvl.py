@@ -1,0 +1,285 @@
+"""Multi-node NVLink on a real API server: reviews of PodCliques on one core, a burst of PodCliques, adoption by PodGangs, and memory."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+from preflight_e2e.apiserver import ASSETS, ApiServer, assets
+from preflight_e2e.grove_kinds import GROVE, compute_domains
+
+from . import served
+from .admission import histogram, quantile
+from .load import BenchError, drive
+
+__all__ = ["add_arguments", "clique", "run"]
+
+Json = dict[str, Any]
+
+NAMESPACE = "ml"
+PATH = "/mutate-podclique"
+CONNECTIONS = 16
+WRITERS = 32
+CLIQUES = ("a", "b", "c", "d")
+"""Of each replica: PodCliques that share one domain."""
+DECISION = "mnnvl_admission_latency_seconds"
+ADOPTION = "mnnvl_adoption_seconds"
+PATIENCE = 120.0
+"""Seconds for what must come."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=10.0, help="of reviews (%(default)s)")
+    parser.add_argument("--domains", type=int, default=250, help="in the burst, of four PodCliques each (%(default)s)")
+    parser.add_argument("--gangs", type=int, default=100, help="PodGangs made at once (%(default)s)")
+    parser.add_argument(
+        "--mirrored", type=int, default=10_000, help="PodCliques whose memory is measured (%(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    served.add_server(parser)
+    parser.set_defaults(run=run, server="preflight-mnnvl")
+
+
+def run(args: argparse.Namespace) -> int:
+    if (folder := assets()) is None:
+        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+    with tempfile.TemporaryDirectory() as name, _server(Path(name), folder) as server:
+        environ = {"KUBECONFIG": str(server.kubeconfig(Path(name) / "kubeconfig"))}
+        authority = trustme.CA()
+        leaf = authority.issue_cert("127.0.0.1")
+        leaf.private_key_pem.write_to_path(Path(name) / "tls.key")
+        leaf.cert_chain_pems[0].write_to_path(Path(name) / "tls.crt")
+        hook = [args.server, "webhook", "--certificate", name, "--admission-port", "0"]
+        control = [args.server, "controller", "--namespace", "default"]
+        with _program(hook, Path(name) / "webhook.log", environ, 0) as webhook:
+            place = Place(server, webhook)
+            place.prepare(base64.b64encode(authority.cert_pem.bytes()).decode(), args.domains)
+            reviews = place.reviews(Path(name) / "review.json", args.seconds)
+            with _program(control, Path(name) / "controller.log", environ, None) as controller:
+                place.led(controller)
+                burst = place.burst(args.domains, controller)
+                adoption = place.adopt(args.gangs, controller)
+                memory = place.fill(args.mirrored, controller)
+    figures = {"mnnvl": {**reviews, "burst": burst, "adoption_p99_s": adoption, "rss_mb_10000_podcliques": memory}}
+    print(json.dumps(figures))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 1 if burst["refused"] or burst["cd_creates"] != burst["domains"] else 0
+
+
+class Place:
+    """The API server, with the webhook in front of it."""
+
+    def __init__(self, server: ApiServer, webhook: served.Served) -> None:
+        self.server, self.webhook = server, webhook
+        self._set: Json = {}
+
+    def path(self, plural: str) -> str:
+        group = {"podgangs": "scheduler.grove.io/v1alpha1", "computedomains": "resource.nvidia.com/v1beta1"}
+        return f"/apis/{group.get(plural, 'grove.io/v1alpha1')}/namespaces/{NAMESPACE}/{plural}"
+
+    def prepare(self, bundle: str, replicas: int) -> None:
+        """A namespace, a set, and the webhook, once it is called."""
+        self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        cliques = [{"name": name, "spec": {"roleName": name, "podSpec": pod(1)}} for name in CLIQUES]
+        set_ = {
+            "apiVersion": "grove.io/v1alpha1",
+            "kind": "PodCliqueSet",
+            "metadata": {"name": "t", "annotations": {"grove.io/mnnvl-enabled": "true"}},
+            "spec": {"replicas": replicas, "template": {"cliques": cliques}},
+        }
+        self._set = self.server.call("POST", self.path("podcliquesets"), set_)
+        rule = {"apiGroups": ["grove.io"], "apiVersions": ["v1alpha1"], "resources": ["podcliques"]}
+        entry = {
+            "name": "bench.mnnvl.nvsentinel.nvidia.com",
+            "clientConfig": {"url": f"https://{self.webhook.address}{PATH}", "caBundle": bundle},
+            "rules": [{**rule, "operations": ["CREATE", "UPDATE"]}],
+            **{"sideEffects": "None", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10},
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
+        self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
+        dry = f"{self.path('podcliques')}?dryRun=All"
+        probe = clique(self._set, 0, "a", 1)
+        _until(lambda: "resourceClaims" in self.server.call("POST", dry, probe)["spec"]["podSpec"], "the webhook")
+
+    def reviews(self, body: Path, seconds: float) -> Json:
+        """Creations of PodCliques of 20 KB whose set is known."""
+        found = clique(self._set, 0, "a", 20_000)
+        kind = {"group": "grove.io", "version": "v1alpha1", "kind": "PodClique"}
+        resource = {"group": "grove.io", "version": "v1alpha1", "resource": "podcliques"}
+        request = {"uid": "0" * 36, "kind": kind, "resource": resource, "operation": "CREATE", "name": "t-0-a"}
+        request |= {"namespace": NAMESPACE, "userInfo": {"username": "grove"}, "object": found}
+        request |= {"oldObject": None, "dryRun": False}
+        review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+        body.write_text(json.dumps(review))
+        before = _metrics(self.webhook)
+        driven = drive(self.webhook.address, body, connections=CONNECTIONS, seconds=seconds, path=PATH, cpu=1)
+        if driven["failed"]:
+            raise BenchError(f"{driven['failed']} reviews failed, one was answered {str(driven['answer'])[:200]}")
+        decisions = _between(histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION))
+        return {
+            "reviews_per_s": round(driven["per_s"]),
+            "p99_ms": round(driven["p99_ms"], 2),
+            "decision_p99_ms": round(quantile(0.99, decisions) * 1e3, 3),
+        }
+
+    def led(self, controller: served.Served) -> None:
+        _until(lambda: controller.metric("mnnvl_leader") == 1, "the controller to lead")
+
+    def burst(self, domains: int, controller: served.Served) -> Json:
+        """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last domain."""
+        made = [clique(self._set, i, name, 1) for i in range(domains) for name in CLIQUES]
+        refused = self._create("podcliques", made)
+        ended = time.monotonic()
+        _until(lambda: self._count("computedomains") >= domains, "all domains")
+        seconds = time.monotonic() - ended
+        _until(lambda: _written(controller, "created") >= domains, "the controller's own count")
+        return {
+            "podcliques": len(made),
+            "domains": self._count("computedomains"),
+            "refused": refused,
+            "cd_creates": int(_written(controller, "created")),
+            "seconds": round(seconds, 2),
+        }
+
+    def adopt(self, gangs: int, controller: served.Served) -> float:
+        """PodGangs at once; seconds from when each was seen to when its domain belonged to it, the 99th of 100."""
+        before = histogram(_metrics(controller), ADOPTION)
+        kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang", "spec": {"podgroups": []}}
+        self._create("podgangs", [{**kind, "metadata": {"name": f"t-{i}"}} for i in range(gangs)])
+        _until(lambda: _written(controller, "adopted") >= gangs, "all adoptions")
+        return round(quantile(0.99, _between(before, histogram(_metrics(controller), ADOPTION))), 3)
+
+    def fill(self, wanted: int, controller: served.Served) -> float:
+        """The larger memory of both services with so many PodCliques of 20 KB, in MiB."""
+        more = [clique(self._set, i, "a", 20_000) for i in range(10_000, 10_000 + wanted - self._count("podcliques"))]
+        self._create("podcliques", more)
+        _until(lambda: controller.metric('mnnvl_domains{state="wanted"}') >= len(more), "all to be mirrored")
+        return max(controller.resident_mb(), self.webhook.resident_mb())
+
+    def _count(self, plural: str) -> int:
+        found: Json = self.server.call("GET", f"{self.path(plural)}?limit=1")
+        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+
+    def _create(self, plural: str, bodies: list[Json]) -> int:
+        """Create all by :data:`WRITERS`, each on a connection of its own; how many were refused."""
+        waiting, lock = iter(bodies), threading.Lock()
+        host, port = self.server.server.removeprefix("https://").split(":")
+        headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+
+        def write() -> int:
+            context = ssl.create_default_context(cafile=str(self.server.ca))
+            connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
+            refused = 0
+            while True:
+                with lock:
+                    one = next(waiting, None)
+                if one is None:
+                    connection.close()
+                    return refused
+                connection.request("POST", self.path(plural), json.dumps(one), headers)
+                answer = connection.getresponse()
+                answer.read()
+                refused += answer.status != http.client.CREATED
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            return sum(future.result() for future in [pool.submit(write) for _ in range(WRITERS)])
+
+
+def pod(size: int) -> Json:
+    """A pod's template of about ``size`` bytes."""
+    variables = [{"name": f"VARIABLE_{i}", "value": "x" * 60} for i in range(size // 100)]
+    limits = {"limits": {"nvidia.com/gpu": "8"}}
+    return {"containers": [{"name": "main", "image": "x", "env": variables, "resources": limits}]}
+
+
+def clique(set_: Json, replica: int, name: str, size: int) -> Json:
+    """A PodClique as Grove makes it, of about ``size`` bytes."""
+    pcs = set_["metadata"]["name"]
+    labels = {
+        "app.kubernetes.io/managed-by": "grove-operator",
+        "app.kubernetes.io/part-of": pcs,
+        "grove.io/podcliqueset-replica-index": str(replica),
+        "grove.io/podgang": f"{pcs}-{replica}",
+    }
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodClique",
+        "metadata": {"name": f"{pcs}-{replica}-{name}", "namespace": NAMESPACE, "labels": labels},
+        "spec": {"roleName": name, "replicas": 2, "podSpec": pod(size)},
+    }
+
+
+@contextmanager
+def _server(home: Path, folder: Path) -> Iterator[ApiServer]:
+    (home / "apiserver").mkdir()
+    with ApiServer(home / "apiserver", folder) as server:
+        for crd in [*GROVE, compute_domains()]:
+            server.define(crd)
+        yield server
+
+
+@contextmanager
+def _program(command: list[str], log: Path, environ: dict[str, str], core: int | None) -> Iterator[served.Served]:
+    """One of the services, once it is ready."""
+    with served.pinned([*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ) as process:
+
+        def said(message: str) -> Json | None:
+            if process.poll() is not None:
+                raise BenchError(f"{' '.join(command[:2])} has ended: {log.read_text()[-300:]}")
+            lines = (json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n"))
+            return next((line for line in lines if line["msg"] == message), None)
+
+        _until(lambda: said("started"), command[1])
+        plain = int((said("started") or {})["port"])
+        if "webhook" in command:
+            _until(lambda: said("serving"), "the webhook to serve")
+        _until(lambda: _ready(plain), f"the {command[1]} to be ready")
+        port = int((said("serving") or {"port": 0})["port"])
+        yield served.Served(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return bool(answer.status == http.client.OK)
+    except OSError:
+        return False
+
+
+def _metrics(one: served.Served) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
+        return str(answer.read().decode())
+
+
+def _written(controller: served.Served, result: str) -> float:
+    wanted = f'mnnvl_writes_total{{kind="ComputeDomain",result="{result}"}}'
+    lines = _metrics(controller).splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted)), 0.0)
+
+
+def _between(before: dict[float, float], after: dict[float, float]) -> dict[float, float]:
+    return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
+
+
+def _until(true: Any, what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > end:
+            raise BenchError(f"there is no end of waiting for {what}.")
+        time.sleep(0.02)

@@ -1,0 +1,215 @@
+"""The page: what changes in the cluster → which domains to look at → one turn each → its writes → adoption → what is told.
+
+All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn begins from the objects, so whoever leads
+next goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
+from preflight_kube.refusals import for_good
+from preflight_kube.workqueue import Queue
+
+from .config import Config
+from .desired import Key
+from .detection import Detection
+from .events import ANNOUNCEMENT_REFUSED, Event, Subject, about, refused_announcement
+from .metrics import Metrics
+from .mirror import WRITTEN_FOR, Mirror, gang_key, is_gang
+from .support import Support, judge
+from .turn import Seen, Turn, decide
+from .watches import Watches
+from .writer import Ending, Taken, Writer
+
+__all__ = ["Controller"]
+
+WORKERS: Final = 48
+"""Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer are under way."""
+LOOKS: Final = 3
+"""Turns of one look, where what was found in the way is no longer in the way."""
+TELLERS: Final = 4
+"""Events told at the same time: they come after everything else."""
+REFUSED_AGAIN: Final = 600.0
+"""Seconds after which a PodGang is annotated again that was not to be."""
+
+log = get_logger(__name__)
+
+
+class Controller:
+    """Mirrors from construction to the end of :meth:`mirror`; writes while :meth:`lead` runs. ``account``: who writes, for people."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics, account: str = "") -> None:
+        # What nodes say is judged at admission: what was admitted gets its domain, also where nodes come only because pods wait.
+        self._config = msgspec.structs.replace(config, require_fabric_nodes=False)
+        self._client, self._metrics = client, metrics
+        self._account = account or "the account of this controller"
+        self.domains = Queue("domain", clock=client.clock)
+        self._events = Queue("event", clock=client.clock)
+        self._untold: dict[Key, Event] = {}
+        self._leads = False
+        self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
+        self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
+        self.detection = Detection(client, self._config, self._support_changed)
+        self.seen = Mirror(self._config, self._changed, client.clock)
+        self.watches = Watches(client, self._config, self.seen, self.detection)
+        metrics.controller(lambda: float(len(self.seen.unclaimed)), client.requests, client.mirrors)
+
+    # --- what changes in the cluster
+
+    async def mirror(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        await self.watches.run()
+
+    @property
+    def synced(self) -> bool:
+        return self.watches.synced
+
+    @property
+    def support(self) -> Support:
+        return judge(self.detection.facts, self._config)
+
+    def _support_changed(self) -> None:
+        self._metrics.support(self.support)
+        if self._leads:
+            self._look_at_everything()
+
+    def _changed(self, key: Key) -> None:
+        if name := is_gang(key):
+            gang = self.seen.gangs.get((key[0], name))
+            at = (key[0], name)
+            if gang is None:
+                uid, _ = self._gangs.pop(at, ("", 0.0))
+                self._announced.pop(uid, None)
+            elif self._gangs.get(at, ("", 0.0))[0] != gang.metadata.uid:
+                self._gangs[at] = gang.metadata.uid, self._client.clock()
+        if self._leads:
+            self.domains.add(key)
+
+    def _look_at_everything(self) -> None:
+        for key in self.seen.every():
+            self.domains.add(key)
+
+    # --- what the leader does
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Look at every domain, and again whenever something of it changes, until cancelled."""
+        await self.watches.wait_synced()
+        writer = Writer(self._client.fenced(leadership.valid), self._config, self.seen, self._metrics)
+        self.seen.unclaimed_since.clear()
+        self._leads = True
+        self._metrics.leader.set(1)
+        self._look_at_everything()
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(WORKERS):
+                    group.start_soon(self.domains.work, lambda key: self._look(writer, key))
+                for _ in range(TELLERS):
+                    group.start_soon(self._events.work, lambda key: self._tell(writer, key))
+        finally:
+            self._leads = False
+            self._metrics.leader.set(0)
+            self._untold.clear()
+            self._metrics.forget_domains()
+
+    async def _look(self, writer: Writer, key: Key) -> float | None:
+        """One turn about one domain, or one PodGang; the seconds until the next one. Raises :class:`KubeError`."""
+        if name := is_gang(key):
+            return await self._announce(writer, key[0], name)
+        for _ in range(LOOKS):
+            support, now = self.support, time.time()
+            seen = self.seen.seen(key)
+            turn = decide(seen, self._config, support, now)
+            self._note(key, seen, turn)
+            try:
+                wrote = await self._write(writer, turn, support)
+            except Taken as taken:  # the mirror is behind, or does not have what is others'
+                self.seen.wrote(taken.part, taken.found)
+                continue
+            except Ending:
+                return None
+            self._adopted(key, seen, turn)
+            for event in turn.events:
+                self._say(event)
+            if wrote:
+                self.domains.add_after(key, WRITTEN_FOR)
+            return None if turn.again is None else max(0.0, turn.again - now)
+        return WRITTEN_FOR
+
+    async def _write(self, writer: Writer, turn: Turn, support: Support) -> bool:
+        """Send what a turn wants; whether anything was. Raises as :meth:`.writer.Writer.act`."""
+        wrote = False
+        for action in turn.actions:
+            if action.why == "release" and not self.watches.cliques_are_level:
+                continue  # who needs it may be there, and not seen
+            if action.kind == "ResourceClaim" and self._config.mode != "literal":
+                continue  # decided when the mode was another; there is no right to claims now
+            await writer.act(action, support)
+            wrote = True
+        return wrote
+
+    def _note(self, key: Key, seen: Seen, turn: Turn) -> None:
+        if turn.unclaimed_since is None:
+            self.seen.unclaimed_since.pop(key, None)
+        else:
+            self.seen.unclaimed_since[key] = turn.unclaimed_since
+        self._metrics.domain(key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None)
+
+    def _adopted(self, key: Key, seen: Seen, turn: Turn) -> None:
+        """Count an adoption, and have the PodGangs looked at to which the domain may belong by now."""
+        adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
+        if not adopts and turn.state != "adopted":
+            return
+        for gang in seen.gangs.values():
+            _, since = self._gangs.get((key[0], gang.name), ("", self._client.clock()))
+            if adopts:
+                self._metrics.adoption.observe(self._client.clock() - since)
+            self.domains.add(gang_key(key[0], gang.name))
+
+    async def _announce(self, writer: Writer, namespace: str, name: str) -> float | None:
+        """Say on a PodGang that all its domains are its own; adoption counts without it."""
+        gang = self.seen.gangs.get((namespace, name))
+        patch = self.seen.announced(namespace, name)
+        if gang is None or patch is None:
+            return None
+        uid = gang.metadata.uid
+        if self._announced.get(uid, 0.0) > self._client.clock():
+            return None
+        try:
+            await writer.announce(namespace, name, patch)
+        except NotFound:
+            return None
+        except KubeError as error:
+            if not for_good(error):
+                raise
+            self._refused(namespace, name, uid, error)
+            self._announced[uid] = self._client.clock() + REFUSED_AGAIN
+            return REFUSED_AGAIN
+        self._announced[uid] = self._client.clock() + WRITTEN_FOR
+        return None
+
+    def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
+        message = refused_announcement(name, self._account)
+        log.warning("a PodGang may not be annotated", podgang=f"{namespace}/{name}", error=str(error), advice=message)
+        gang = self.seen.gangs.get((namespace, name))
+        owners = (gang.metadata.owner_references if gang is not None else None) or []
+        subjects = [Subject(one.kind, namespace, one.name, one.uid) for one in owners if one.kind == "PodCliqueSet"]
+        for event in about(subjects, ANNOUNCEMENT_REFUSED, message, uid):
+            self._say(event)
+
+    def _say(self, event: Event) -> None:
+        key = (event.subject.namespace, event.name)
+        if key not in self._untold:
+            self._untold[key] = event
+            self._events.add(key)
+
+    async def _tell(self, writer: Writer, key: Key) -> None:
+        if (event := self._untold.get(key)) is not None:
+            await writer.tell(event)
+            self._untold.pop(key, None)

@@ -1,0 +1,129 @@
+"""What the cluster serves, asked for again: facts for :mod:`.support`, followed while the process runs.
+
+Nothing here ends the process, and nothing makes it unready: what is absent may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import anyio
+import msgspec
+from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
+
+from .config import Config
+from .names import COMPUTE_DOMAIN_GROUP, RESOURCE_GROUP
+from .support import Facts
+
+__all__ = ["Detection"]
+
+ABSENT: Final = 30.0
+"""Seconds between two questions while ComputeDomains are not served."""
+PRESENT: Final = 600.0
+"""Seconds between two questions while they are; the mirrors say at once when they are gone."""
+UNANSWERED: Final = 2.0
+
+log = get_logger(__name__)
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    group_version: str
+    version: str
+
+
+class _Group(msgspec.Struct):
+    versions: list[_Version]
+
+
+class _Resource(msgspec.Struct):
+    name: str
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Resource]
+
+
+class Detection:
+    """``facts`` are those of now; ``changed`` is called after each change of them."""
+
+    def __init__(self, client: Client, config: Config, changed: Callable[[], None] = lambda: None) -> None:
+        self.facts = Facts()
+        self.known = anyio.Event()
+        """Set when the API server has answered once."""
+        self._client, self._config, self._changed = client, config, changed
+        self._poke = anyio.Event()
+        self._next = anyio.Event()
+
+    def ask(self) -> None:
+        """Have the cluster asked again now: a kind that was served is not any more."""
+        self._poke.set()
+
+    async def change(self) -> None:
+        """Wait for the next change of the facts."""
+        await self._next.wait()
+
+    def see(self, **facts: Any) -> None:
+        """Facts that others find: nodes, device classes."""
+        found = self.facts._replace(**facts)
+        if found != self.facts:
+            self.facts = found
+            self._tell()
+
+    async def run(self) -> NoReturn:
+        while True:
+            self._poke = anyio.Event()
+            pause = await self.look()
+            with anyio.move_on_after(pause):
+                await self._poke.wait()
+                await anyio.sleep(UNANSWERED)  # what is being removed or made takes a moment, and this is no herd
+
+    async def look(self) -> float:
+        """Ask once; the seconds until the next time."""
+        try:
+            domains = await self._served(COMPUTE_DOMAIN_GROUP, "computedomains")
+            claims = await self._served(RESOURCE_GROUP, "resourceclaims")
+            required = True
+            if self._config.mode == "literal" and domains:
+                required = await self._channel_required(domains)
+        except KubeError as error:
+            if not self.known.is_set():
+                log.warning("the API server has not said what it serves", error=str(error))
+            return UNANSWERED
+        if domains != self.facts.domains:
+            served = ", ".join(domains) or "not served"
+            log.info("what the cluster serves", computedomains=served, resourceclaims=", ".join(claims))
+        self.see(domains=domains, claims=claims, channel_required=required)
+        self.known.set()
+        return PRESENT if domains else ABSENT
+
+    async def _served(self, group: str, resource: str) -> tuple[str, ...]:
+        """The versions in which a kind is served, as the server prefers them; empty where it is not."""
+        try:
+            found = await self._client.get(f"/apis/{group}", _Group)
+        except NotFound:
+            return ()
+        having = []
+        for one in found.versions:
+            listed = await self._client.get_or_none(f"/apis/{one.group_version}", _Resources)
+            if listed is not None and any(kind.name == resource for kind in listed.resources):
+                having.append(one.version)
+        return tuple(having)
+
+    async def _channel_required(self, versions: tuple[str, ...]) -> bool:
+        """Whether the schema of ComputeDomain wants `spec.channel`; every account may read schemas."""
+        version = "v1beta1" if "v1beta1" in versions else versions[0]
+        path = f"/openapi/v3/apis/{COMPUTE_DOMAIN_GROUP}/{version}"
+        found = await self._client.get_or_none(path, dict[str, Any])
+        schemas = ((found or {}).get("components") or {}).get("schemas") or {}
+        for name, schema in schemas.items():
+            if name.endswith(".ComputeDomain"):
+                spec = (schema.get("properties") or {}).get("spec") or {}
+                return "channel" in (spec.get("required") or ())
+        return True
+
+    def _tell(self) -> None:
+        self._next.set()
+        self._next = anyio.Event()
+        self._changed()

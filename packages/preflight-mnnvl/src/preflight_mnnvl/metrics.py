@@ -1,0 +1,120 @@
+"""What is counted, in Prometheus' text. Label values come from closed sets."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Callable
+from typing import Final
+
+from preflight_kube.client import Requests
+from preflight_kube.mirrors import Mirrors
+from preflight_proto.program import package_version
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from .desired import Key
+from .support import Support
+
+__all__ = ["Metrics"]
+
+STATES: Final = ("wanted", "made", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed")
+_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LATENCY: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """One registry for a replica of the controller or of the webhook."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
+        self.registry = CollectorRegistry()
+        self._states: dict[Key, tuple[str, bool, bool]] = {}
+        self._counts: Count[str] = Count()
+        build = Gauge(
+            "preflight_build_info",
+            "1; which version of which program runs.",
+            ["program", "version"],
+            registry=self.registry,
+        )
+        build.labels("preflight-mnnvl", package_version("preflight-mnnvl")).set(1)
+        self.supported = Gauge(
+            "mnnvl_supported",
+            "1 where multi-node NVLink can be had by what the cluster serves and the configuration.",
+            registry=self.registry,
+        )
+        self.fabric_nodes = Gauge(
+            "mnnvl_fabric_nodes", "Nodes with a label nvidia.com/gpu.clique that is not empty.", registry=self.registry
+        )
+
+    def controller(self, unclaimed: Callable[[], float], requests: Requests, mirrors: Mirrors) -> None:
+        """Add what the controller counts."""
+        self.leader = Gauge("mnnvl_leader", "1 while this replica leads.", registry=self.registry)
+        self.domains = Gauge(
+            "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"], registry=self.registry
+        )
+        for state in STATES:
+            self.domains.labels(state).set(0)
+        self.adoption = Histogram(
+            "mnnvl_adoption_seconds",
+            "From when a PodGang was seen to when the ComputeDomain belonged to it.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.writes = Counter(
+            "mnnvl_writes",
+            "Writes by kind of object and by what became of them.",
+            ["kind", "result"],
+            registry=self.registry,
+        )
+        audit = Gauge(
+            "mnnvl_unclaimed_podcliques",
+            "PodCliques that ask for the fabric, or were given a domain, and whose pods do not get the claim.",
+            registry=self.registry,
+        )
+        audit.set_function(unclaimed)
+        self._following(requests, mirrors)
+
+    def admission(self, requests: Requests, mirrors: Mirrors) -> None:
+        """Add what the webhook counts."""
+        self.admissions = Counter(
+            "mnnvl_admission", "Reviews by kind and by what was decided.", ["kind", "result"], registry=self.registry
+        )
+        self.latency = Histogram(
+            "mnnvl_admission_latency_seconds",
+            "From a review's last byte to its answer.",
+            buckets=_LATENCY,
+            registry=self.registry,
+        )
+        self._following(requests, mirrors)
+
+    def _following(self, requests: Requests, mirrors: Mirrors) -> None:
+        sent = Gauge(
+            "mnnvl_api_requests", "Requests sent to the API server, by verb.", ["verb"], registry=self.registry
+        )
+        for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
+            sent.labels(verb).set_function(lambda verb=verb: requests.count[verb])  # type: ignore[misc]
+        behind = Gauge(
+            "mnnvl_mirror_behind_seconds",
+            "For how long the mirror that is furthest behind has been; 0 where none is.",
+            registry=self.registry,
+        )
+        behind.set_function(lambda: max(mirrors.behind().values(), default=0.0))
+
+    def support(self, support: Support) -> None:
+        self.supported.set(int(support.ok))
+        self.fabric_nodes.set(support.fabric_nodes or 0)
+
+    def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
+        """What a turn found; the state `gone` takes the domain out."""
+        before, now = self._states.pop(key, None), (state, wanted, made)
+        if state != "gone":
+            self._states[key] = now
+        for one, step in ((before, -1), (now if state != "gone" else None, 1)):
+            if one is not None:
+                for name in {one[0]} - {"wanted"} | ({"wanted"} if one[1] else set()) | ({"made"} if one[2] else set()):
+                    self._counts[name] += step
+                    self.domains.labels(name).set(self._counts[name])
+
+    def forget_domains(self) -> None:
+        """Who does not lead counts none."""
+        for key in list(self._states):
+            self.domain(key, "gone", wanted=False, made=False)

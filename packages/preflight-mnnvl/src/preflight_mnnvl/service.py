@@ -1,0 +1,89 @@
+"""Replicas of the controller and of the webhook, from start to end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from preflight_kube import manager
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_kube.manager import Election, Parts
+
+from .config import Config
+from .controller import Controller
+from .metrics import Metrics
+from .webhook import PODCLIQUES, SETS, Webhook
+from .writer import AGENT
+
+__all__ = ["LEASE", "run_controller", "run_webhook"]
+
+LEASE: Final = "preflight-mnnvl"
+LINGER: Final = 5.0
+"""Seconds for which a webhook answers after SIGTERM, while the Service's endpoints are updated."""
+LONGEST: Final = 5.0
+"""Seconds for an answer to a review."""
+
+
+def run_controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
+    """Be one replica of the controller until SIGTERM; the exit status."""
+    metrics = Metrics()
+    account = os.environ.get("POD_SERVICE_ACCOUNT", "")
+    who = f"system:serviceaccount:{namespace}:{account}" if account else ""
+
+    async def build(client: Client) -> Parts:
+        controller = Controller(client, config, metrics, who)
+
+        def ready() -> str:
+            return "" if controller.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+
+        return Parts(tasks={"the mirrors": controller.mirror}, lead=controller.lead, ready=[ready])
+
+    return manager.run(
+        build,
+        target,
+        component=AGENT,
+        registry=metrics.registry,
+        host=host,
+        port=port,
+        election=Election(namespace, LEASE, float(config.lease_seconds)),
+        concurrency=config.writes,
+        log_level=config.log_level,
+    )
+
+
+def run_webhook(
+    target: Connection, config: Config, *, host: str, port: int, admission_port: int, certificate: Path
+) -> int:
+    """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError for a certificate that cannot be used."""
+    metrics = Metrics()
+    counted = AdmissionMetrics("mnnvl", metrics.registry)
+    served = Certificate(certificate, "`preflight-mnnvl certs`")
+
+    async def build(client: Client) -> Parts:
+        webhook = Webhook(client, config, metrics)
+        reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=LONGEST)
+        server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
+
+        def ready() -> str:
+            return "" if webhook.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+
+        return Parts(tasks={"the mirrors": webhook.mirror}, servers=[server], ready=[ready])
+
+    return manager.run(
+        build,
+        target,
+        component=AGENT,
+        registry=metrics.registry,
+        host=host,
+        port=port,
+        linger=LINGER,
+        log_level=config.log_level,
+        uvloop=True,
+        freeze=True,
+    )

@@ -1,0 +1,227 @@
+"""The reflectors that keep the controller's mirror. What the cluster does not serve is an empty collection, until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+import anyio
+import msgspec
+from preflight_kube.client import Client, NotFound, Params
+from preflight_kube.logs import get_logger
+from preflight_kube.reflector import Change, Reflector
+
+from .config import Config
+from .detection import ABSENT, Detection
+from .mirror import Mirror, Part
+from .names import ADOPTED, COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, MANAGED, RESOURCE_GROUP, SCHEDULER_GROUP
+from .objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
+from .support import Facts, served_claims, served_domains
+
+__all__ = ["FabricNodes", "Watches"]
+
+GLANCE: Final = 1.0
+"""Seconds between two looks at whether a mirror says that its kind has gone; no request is made."""
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+
+class Node(msgspec.Struct):
+    """As far as it is read: which fabric it is part of."""
+
+    metadata: Metadata
+
+
+class FabricNodes:
+    """How many nodes carry the fabric's label with a value; nobody else's nodes are watched."""
+
+    def __init__(self, client: Client, detection: Detection) -> None:
+        self._nodes: set[str] = set()
+        self._detection = detection
+        self._reflector = Reflector(
+            client,
+            "/api/v1/nodes",
+            Node,
+            on_change=self._changed,
+            kept=lambda one: Node(_brief(one.metadata)),
+            params={"labelSelector": FABRIC_LABEL},
+        )
+
+    @property
+    def synced(self) -> anyio.Event:
+        return self._reflector.synced
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._reflector.run)
+            await self._reflector.synced.wait()
+            self._detection.see(fabric_nodes=len(self._nodes))
+
+    def _changed(self, change: Change[Node]) -> None:
+        if change.kind != "deleted" and change.object.metadata.label(FABRIC_LABEL):
+            self._nodes.add(change.key)
+        else:
+            self._nodes.discard(change.key)
+        if self._reflector.synced.is_set():
+            self._detection.see(fabric_nodes=len(self._nodes))
+
+
+class Watches:
+    """All that the controller mirrors; :meth:`run` until cancelled."""
+
+    def __init__(self, client: Client, config: Config, mirror: Mirror, detection: Detection) -> None:
+        self._client, self._mirror, self.detection = client, mirror, detection
+        self._cliques = self._grove(
+            f"{GROVE_GROUP}/v1alpha1/podcliques",
+            PodClique,
+            self._clique,
+            lambda one: PodClique(metadata=_brief(one.metadata)),
+        )
+        self._fixed: list[Reflector[PodClique] | Reflector[PodCliqueSet] | Reflector[PodGang]] = [
+            self._cliques,
+            self._grove(
+                f"{GROVE_GROUP}/v1alpha1/podcliquesets",
+                PodCliqueSet,
+                self._set,
+                lambda one: PodCliqueSet(metadata=_brief(one.metadata)),
+            ),
+            self._grove(
+                f"{SCHEDULER_GROUP}/v1alpha1/podgangs",
+                PodGang,
+                self._gang,
+                lambda one: PodGang(metadata=_brief(one.metadata)),
+            ),
+        ]
+        self._nodes = FabricNodes(client, detection)
+        self._moving = [
+            _Moving(self, "domain", served_domains(config.mode), group=COMPUTE_DOMAIN_GROUP, plural="computedomains"),
+            _Moving(self, "template", served_claims, group=RESOURCE_GROUP, plural="resourceclaimtemplates"),
+        ]
+        if config.mode == "literal":  # those of others are many; one of our name is found when it is in the way
+            ours: Params = {"labelSelector": f"{MANAGED}=true"}
+            self._moving.append(
+                _Moving(self, "claim", served_claims, group=RESOURCE_GROUP, plural="resourceclaims", params=ours)
+            )
+
+    def _grove(
+        self, path: str, type_: type[T], changed: Callable[[Change[T]], None], kept: Callable[[T], T]
+    ) -> Reflector[T]:
+        return Reflector(self._client, f"/apis/{path}", type_, on_change=changed, kept=kept, absent_retry=ABSENT)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been read once."""
+        every = [*(one.synced for one in self._fixed), *(one.synced for one in self._moving), self._nodes.synced]
+        return all(one.is_set() for one in every)
+
+    async def wait_synced(self) -> None:
+        for one in [*self._fixed, *self._moving, self._nodes]:
+            await one.synced.wait()
+
+    @property
+    def cliques_are_level(self) -> bool:
+        """Whether the PodCliques are followed now: what is not seen may be there."""
+        return self._cliques.problem is None
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.detection.run)
+            for one in [*self._fixed, *self._moving, self._nodes]:
+                group.start_soon(one.run)
+
+    def _clique(self, change: Change[PodClique]) -> None:
+        ignored = self._mirror.clique(change.key, None if change.kind == "deleted" else change.object)
+        if ignored is not None:
+            about = f"{ignored.namespace}/{ignored.name}"
+            log.warning("a decision is not followed", podclique=about, why=ignored.why)
+
+    def _set(self, change: Change[PodCliqueSet]) -> None:
+        self._mirror.set_(PodCliqueSet(metadata=_short(change.object.metadata)), gone=change.kind == "deleted")
+
+    def _gang(self, change: Change[PodGang]) -> None:
+        self._mirror.gang(PodGang(metadata=_short(change.object.metadata)), gone=change.kind == "deleted")
+
+
+class _Moving:
+    """The mirror of a kind whose version the cluster says; made anew whenever that is another one, or it is served again."""
+
+    def __init__(
+        self,
+        watches: Watches,
+        part: Part,
+        version: Callable[[Facts], str],
+        *,
+        group: str,
+        plural: str,
+        params: Params | None = None,
+    ) -> None:
+        self.synced = anyio.Event()
+        self._watches, self._part, self._version = watches, part, version
+        self._group, self._plural, self._params = group, plural, params
+
+    async def run(self) -> NoReturn:
+        detection = self._watches.detection
+        await detection.known.wait()
+        while True:
+            version = self._version(detection.facts)
+            if not version:
+                self._watches._mirror.only(self._part, ())
+                self.synced.set()
+                await detection.change()
+                continue
+            async with anyio.create_task_group() as group:
+                reflector = self._reflector(version)
+                group.start_soon(reflector.run)
+                await reflector.synced.wait()
+                self._watches._mirror.only(self._part, [_place(one.metadata) for one in reflector.store.values()])
+                self.synced.set()
+                group.start_soon(self._watch_over, reflector)
+                while self._version(detection.facts) == version:
+                    await detection.change()
+                group.cancel_scope.cancel()
+
+    def _reflector(self, version: str) -> Reflector[ComputeDomain]:
+        return Reflector(
+            self._watches._client,
+            f"/apis/{self._group}/{version}/{self._plural}",
+            ComputeDomain,
+            on_change=self._changed,
+            kept=lambda one: ComputeDomain(metadata=_brief(one.metadata)),
+            params=self._params,
+            absent_retry=ABSENT,
+        )
+
+    async def _watch_over(self, reflector: Reflector[ComputeDomain]) -> None:
+        """Ask what is served once the mirror says that this kind is not."""
+        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110 - a reflector has no event for it
+            await anyio.sleep(GLANCE)
+        self._watches.detection.ask()
+
+    def _changed(self, change: Change[ComputeDomain]) -> None:
+        found = change.object
+        self._watches._mirror.part(self._part, ComputeDomain(metadata=found.metadata), gone=change.kind == "deleted")
+
+
+def _place(meta: Metadata) -> tuple[str, str]:
+    return meta.namespace, meta.name
+
+
+def _brief(meta: Metadata) -> Metadata:
+    """What tells an object and its versions apart; the rest passes by."""
+    return Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+
+
+def _short(meta: Metadata) -> Metadata:
+    """Without what people and other controllers write on an object, of which nothing is read but one annotation of a PodGang."""
+    said = meta.annotation(ADOPTED)
+    return Metadata(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        annotations=None if said is None else {ADOPTED: said},
+        deletion_timestamp=meta.deletion_timestamp,
+        owner_references=meta.owner_references,
+    )

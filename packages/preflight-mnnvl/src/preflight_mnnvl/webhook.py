@@ -1,0 +1,222 @@
+"""The shell around admission: a review → what is known → the decision → its answer. Mirrors answer; what they lack is read live, and no update asks anybody.
+
+In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made first, and none on a dry run.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube import logs
+from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change, Reflector
+
+from . import sets
+from .admission import Answer, Known, Review, decide
+from .config import Config
+from .desired import Key
+from .detection import ABSENT, Detection
+from .lookups import Lookups
+from .metrics import Metrics
+from .names import GROVE_GROUP, RESOURCE_GROUP
+from .objects import BadObject, Metadata, PodCliqueSet, decode_pod
+from .support import CHANNEL_CLASS, Support, judge
+from .watches import FabricNodes
+
+__all__ = ["PODCLIQUES", "SETS", "Webhook"]
+
+PODCLIQUES: Final = "/mutate-podclique"
+SETS: Final = "/validate-podcliqueset"
+ROUNDS: Final = 6
+"""Answers to one review until it is one: each lookup, and each object that is in the way, makes one more."""
+_NULL: Final = b"null"
+
+
+class _Class(msgspec.Struct):
+    metadata: Metadata
+
+
+class Webhook:
+    """Mirrors while :meth:`mirror` runs; :meth:`mutate` and :meth:`validate` answer reviews."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+        self._client, self._config, self._metrics = client, config, metrics
+        self._lookups = Lookups(client)
+        self._sets: dict[Key, PodCliqueSet] = {}
+        self.detection = Detection(client, config, lambda: metrics.support(self.support))
+        self._nodes = FabricNodes(client, self.detection)
+        self._mirrored = Reflector(
+            client,
+            f"/apis/{GROVE_GROUP}/v1alpha1/podcliquesets",
+            PodCliqueSet,
+            on_change=self._set_changed,
+            kept=lambda one: PodCliqueSet(
+                metadata=Metadata(uid=one.metadata.uid, resource_version=one.metadata.resource_version)
+            ),
+            absent_retry=ABSENT,
+        )
+        metrics.admission(client.requests, client.mirrors)
+
+    async def mirror(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        async with anyio.create_task_group() as group:
+            for run in (self.detection.run, self._nodes.run, self._mirrored.run, self._classes):
+                group.start_soon(run)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been read once. What the cluster does not serve is read as absent."""
+        return self.detection.known.is_set() and self._nodes.synced.is_set() and self._mirrored.synced.is_set()
+
+    @property
+    def support(self) -> Support:
+        return judge(self.detection.facts, self._config)
+
+    # --- reviews
+
+    async def mutate(self, request: Request) -> Response:
+        """A PodClique's review."""
+        started = time.perf_counter()
+        old = bytes(request.old_object)
+        review = Review(
+            request.operation,
+            request.namespace,
+            bytes(request.object),
+            None if old == _NULL else old,
+            request.dry_run,
+        )
+        try:
+            answer = await self._decided(review)
+        except Unavailable:
+            self._metrics.admissions.labels("PodClique", "failed").inc()
+            raise
+        self._note("PodClique", request, answer.result, answer.message, started)
+        patch = msgspec.json.encode(answer.patch) if answer.patch else ()
+        if not answer.allowed:
+            return Response.denied(answer.message, warnings=answer.warnings)
+        return Response(patch=patch, warnings=answer.warnings)
+
+    async def validate(self, request: Request) -> Response:
+        """A PodCliqueSet's review."""
+        started = time.perf_counter()
+        new, old = bytes(request.object), bytes(request.old_object)
+        answer = sets.review(
+            request.operation,
+            None if new == _NULL else new,
+            None if old == _NULL else old,
+            self._config,
+            self.support,
+        )
+        result = "unchanged" if answer.allowed else "denied"
+        self._note("PodCliqueSet", request, result, answer.message, started)
+        if not answer.allowed:
+            return Response.denied(answer.message, warnings=answer.warnings)
+        return Response(warnings=answer.warnings)
+
+    async def _decided(self, review: Review) -> Answer:
+        known = Known(self.support)
+        for _ in range(ROUNDS):
+            answer = decide(review, self._config, known)
+            if answer.needs is not None:
+                known = await self._looked_up(review, known, answer)
+                continue
+            if not answer.make:
+                return answer
+            for body in answer.make:
+                name = body["metadata"]["name"]
+                if name in known.found:
+                    continue
+                labels = await self._lookups.make(body)
+                if labels is not None:
+                    known = known._replace(found={**known.found, name: labels})
+                    break
+            else:
+                return answer
+        raise Unavailable("the cluster changes too fast for a decision; this is tried again")
+
+    async def _looked_up(self, review: Review, known: Known, answer: Answer) -> Known:
+        needs = answer.needs
+        if needs is None:
+            return known
+        if needs.set_:
+            found = self._sets.get((review.namespace, needs.set_))
+            if found is None:
+                live = await self._lookups.set_(review.namespace, needs.set_)
+                found = None if live is None else _trimmed(live)
+            return known._replace(set_=found, has_set=True)
+        return known._replace(classes=await self._lookups.classes(review.namespace, needs.claims, known.support))
+
+    def _note(self, kind: str, request: Request, result: str, message: str, started: float) -> None:
+        seconds = time.perf_counter() - started
+        self._metrics.admissions.labels(kind, _RESULTS.get(result, result)).inc()
+        self._metrics.latency.observe(seconds)
+        if result in {"injected", "denied", "unsupported"}:
+            about = {
+                "uid": request.uid[:128],
+                "kind": kind,
+                "object": f"{request.namespace}/{request.name}"[:300],
+                "operation": request.operation,
+                "result": result,
+                "dry_run": request.dry_run,
+                "seconds": round(seconds, 6),
+            }
+            logs.line("info", "reviewed", {**about, "why": message} if message else about)
+
+    # --- mirrors
+
+    def _set_changed(self, change: Change[PodCliqueSet]) -> None:
+        found = change.object
+        if change.kind != "deleted":
+            self._sets[found.metadata.namespace, found.metadata.name] = _trimmed(found)
+            return
+        for key in [key for key, one in self._sets.items() if one.metadata.uid == change.key]:
+            del self._sets[key]
+
+    async def _classes(self) -> None:
+        """Follow whether the class of the driver's templates exists, in the version that is served."""
+        if self._config.mode != "driver":
+            return
+        await self.detection.known.wait()
+        while True:
+            version = self.support.claim_version
+            async with anyio.create_task_group() as group:
+                if version:
+                    reflector = Reflector(
+                        self._client,
+                        f"/apis/{RESOURCE_GROUP}/{version}/deviceclasses",
+                        _Class,
+                        on_change=lambda change: self.detection.see(device_class=change.kind != "deleted"),
+                        params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
+                        absent_retry=ABSENT,
+                    )
+                    group.start_soon(reflector.run)
+                    await reflector.synced.wait()
+                    self.detection.see(device_class=bool(reflector.store))
+                while self.support.claim_version == version:
+                    await self.detection.change()
+                group.cancel_scope.cancel()
+
+
+_RESULTS: Final = {"going": "unchanged"}
+
+
+def _trimmed(set_: PodCliqueSet) -> PodCliqueSet:
+    """With what is read of the pods' templates, and nothing else: a mirror of whole ones would take hundreds of megabytes."""
+    for clique in set_.cliques:
+        try:
+            pod = decode_pod(clique.spec.pod_spec)
+        except BadObject:
+            continue
+        pod.affinity = None
+        clique.spec.pod_spec = msgspec.Raw(msgspec.json.encode(pod))
+        clique.labels = None
+    set_.metadata.labels = None
+    set_.metadata.annotations = {
+        key: value for key, value in (set_.metadata.annotations or {}).items() if key.startswith(f"{GROVE_GROUP}/")
+    }
+    return set_

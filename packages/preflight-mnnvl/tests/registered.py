@@ -1,0 +1,120 @@
+"""The webhook behind HTTPS, registered at a real API server for the namespace of one test."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import trustme
+from live import Space
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.metrics import Metrics
+from preflight_mnnvl.webhook import PODCLIQUES, SETS, Webhook
+
+__all__ = ["Registered", "registered"]
+
+
+class Registered:
+    """``client``: the webhook's own, which counts what it asks."""
+
+    def __init__(self, webhook: Webhook, metrics: Metrics, client: Client) -> None:
+        self.webhook, self.metrics, self.client = webhook, metrics, client
+
+    def counted(self, kind: str, result: str) -> float:
+        return self.metrics.registry.get_sample_value("mnnvl_admission_total", {"kind": kind, "result": result}) or 0.0
+
+
+@asynccontextmanager
+async def registered(
+    space: Space, config: Config, folder: Path, target: Connection | None = None
+) -> AsyncIterator[Registered]:
+    """A webhook that has read the cluster, and both its configurations."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    folder.mkdir()
+    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
+    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    metrics = Metrics()
+    counted = AdmissionMetrics("mnnvl", metrics.registry)
+    async with Client(target or space.target, agent="preflight-mnnvl") as client:
+        webhook = Webhook(client, config, metrics)
+        reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=5.0)
+        server = HttpServer("admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(webhook.mirror)
+            tasks.start_soon(server.run)
+            while server.unready() or not webhook.synced:
+                await anyio.sleep(0.02)
+            bodies = [
+                _configuration("Mutating", "podcliques", PODCLIQUES, ["CREATE", "UPDATE"], config),
+                _configuration("Validating", "podcliquesets", SETS, ["CREATE", "UPDATE"], config),
+            ]
+            made = []
+            for body in bodies:
+                (one,) = body["webhooks"]
+                url = f"https://127.0.0.1:{server.port}{one.pop('path')}"
+                one["clientConfig"] = {"url": url, "caBundle": bundle}
+                one["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
+                body["metadata"] = {"name": f"{body['kind'].lower()}-{space.namespace}"}
+                path = f"/apis/admissionregistration.k8s.io/v1/{body['kind'].lower()}s"
+                await space.client.create(path, body)
+                made.append(f"{path}/{body['metadata']['name']}")
+            try:
+                await _in_force(space)
+                yield Registered(webhook, metrics, client)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for path in made:
+                        await space.client.delete(path)
+                tasks.cancel_scope.cancel()
+
+
+def _configuration(kind: str, plural: str, path: str, operations: list[str], config: Config) -> dict[str, Any]:
+    writes = kind == "Mutating" and config.mode == "literal"
+    hook = {
+        "name": f"{plural}.mnnvl.nvsentinel.nvidia.com",
+        "path": path,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "NoneOnDryRun" if writes else "None",
+        "timeoutSeconds": 10,
+        "failurePolicy": "Fail",
+        "rules": [
+            {"apiGroups": ["grove.io"], "apiVersions": ["v1alpha1"], "operations": operations, "resources": [plural]}
+        ],
+    }
+    if kind == "Mutating":
+        hook["reinvocationPolicy"] = "IfNeeded"
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}
+
+
+async def _in_force(space: Space) -> None:
+    """An API server takes a moment to follow a configuration: wait until both answer."""
+    odd = {"grove.io/mnnvl-enabled": "true", "grove.io/mnnvl-scope": "pod"}
+    set_ = {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodCliqueSet",
+        "metadata": {"name": "probe", "annotations": odd},
+    }
+    resources = {"limits": {"nvidia.com/gpu": 1}}
+    pod = {"containers": [{"name": "a", "image": "x", "resources": resources}]}
+    spec = {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}}
+    clique = {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodClique",
+        "metadata": {"name": "probe", "annotations": odd},
+        "spec": {"podSpec": pod},
+    }
+    for plural, body in (("podcliquesets", {**set_, "spec": spec}), ("podcliques", clique)):
+        while "mnnvl" not in (await space.dry_run(plural, body)).get("message", ""):
+            await anyio.sleep(0.05)

@@ -1,0 +1,273 @@
+"""Domains from their beginning to their end on a real API server with the real garbage collector: gangs that come first, last and again, scaling, the set's end,
+what others have put in the way, and a controller that dies at any of its writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cliques import DRIVER, LITERAL, clique, group, pcs
+from live import Space, leading, space_of
+from preflight_e2e.apiserver import ApiServer
+from preflight_kube.client import Client
+from preflight_kube.lease import Leadership
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller import Controller
+from preflight_mnnvl.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
+BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+
+
+@pytest.fixture
+async def space(server: ApiServer, tmp_path: Path) -> AsyncIterator[Space]:
+    async with space_of(server, tmp_path, DRIVER) as found:
+        yield found
+
+
+@asynccontextmanager
+async def driven(space: Space) -> AsyncIterator[None]:
+    """With the driver's controller running."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(space.driver.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def versions(found: dict[str, Any]) -> dict[str, str]:
+    return {name: one["metadata"]["resourceVersion"] for name, one in found.items()}
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+async def test_a_domain_belongs_to_its_podgang_whichever_comes_first_and_to_the_next_of_its_name(
+    order: Any, space: Space
+) -> None:
+    async with leading(space.target, DRIVER):
+        set_ = await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn(gangs=order)
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        await space.client.delete(space.grove.path("podgangs", "t-0"))
+        await space.grove.gang("t-0", set_)
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        gang = (await space.grove.all("podgangs"))["t-0"]
+        await space.settled(space.announced, {"t-0"})
+        (cd,) = (await space.domains()).values()
+        (owner,) = cd["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (gang["metadata"]["uid"], True, True)
+
+
+async def test_a_set_that_is_scaled_has_exactly_its_domains_and_its_other_domains_are_not_written(space: Space) -> None:
+    async with leading(space.target, DRIVER), driven(space):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        for replicas in (1, 4, 2):
+            await space.grove.scale("t", replicas)
+            await space.grove.turn()
+            wanted = {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in range(replicas)}
+            await space.settled(space.owners, wanted, 60)
+            if replicas == 1:
+                await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
+                before = versions(await space.domains())
+        after = versions(await space.domains())
+        assert {name: after[name] for name in before} == before
+        assert set(await space.all(space.claim_path())) == {"t-0-mnnvl-claim", "t-1-mnnvl-claim"}
+
+
+async def _settled(space: Space) -> bool:
+    return all(one["metadata"].get("finalizers") for one in (await space.domains()).values())
+
+
+@pytest.mark.parametrize("least", [1, 2])
+async def test_a_scaling_group_that_is_scaled_has_exactly_its_domains(least: int, space: Space) -> None:
+    async with leading(space.target, DRIVER), driven(space):
+        await space.grove.apply(pcs("t", [clique("w")], [group("g", ["w"], BY_GROUP, replicas=3, least=least)]))
+        await space.grove.turn()
+        for replicas in (3, 5, 2):
+            await space.grove.scale_group("t-0-g", replicas)
+            await space.grove.turn()
+            gangs = ["t-0" if i < least else f"t-0-g-{i - least}" for i in range(replicas)]
+            wanted = {f"t-0-g-{i}-cd": [("PodGang", gang)] for i, gang in enumerate(gangs)}
+            await space.settled(space.owners, wanted, 60)
+            if replicas == 3:
+                await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
+                before = versions(await space.domains())
+        after = versions(await space.domains())
+        assert {name: before[name] for name in after} == after
+
+
+async def test_of_a_set_that_is_deleted_nothing_is_left(space: Space) -> None:
+    async with leading(space.target, DRIVER), driven(space):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
+        await space.grove.turn()
+        await space.settled(space.owners, {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in (0, 1)})
+        await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
+        await space.client.delete(space.grove.path("podcliquesets", "t"))
+        await space.settled(space.domains, {}, 60)
+        await space.settled(lambda: space.all(space.claim_path()), {})
+
+
+async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_to_the_collector(space: Space) -> None:
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {f"t-{i}-cd": [("PodCliqueSet", "t")] for i in (0, 1)})
+        await space.grove.scale("t", 1)
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]}, 60)
+
+
+async def test_reapplied_templates_write_nothing(space: Space) -> None:
+    async with leading(space.target, DRIVER) as one, driven(space):
+        await space.grove.apply(pcs("t", [clique("w"), clique("r", gpus=None)], annotations=ON))
+        await space.grove.turn()
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
+        await space.happens(lambda: _told(space, "MnnvlDomainAdopted", 2), "all is told")
+        before, domains = versions(await space.grove.all("podcliques")), versions(await space.domains())
+        writes = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted")
+        for _ in range(100):
+            assert await space.grove.turn() == 0
+        assert versions(await space.grove.all("podcliques")) == before
+        assert versions(await space.domains()) == domains
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 1
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted") == writes <= 1
+
+
+async def _told(space: Space, reason: str, times: int) -> bool:
+    return len(await space.events(reason)) == times
+
+
+async def test_32_podcliques_of_one_domain_at_once_make_one(space: Space) -> None:
+    async with leading(space.target, DRIVER) as one:
+        await space.grove.apply(pcs("t", [clique(f"w{i}") for i in range(32)], annotations=ON))
+        sets = await space.grove.all("podcliquesets")
+        await space.grove.cliques(sets, writers=32)
+        await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]})
+        assert (len(await space.grove.all("podcliques")), space.grove.refused) == (32, [])
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 1
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="conflict") == 0
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {
+            "grove.io/mnnvl-managed": "true",
+            "app.kubernetes.io/managed-by": "preflight-mnnvl",
+            "app.kubernetes.io/instance": "other",
+        },
+    ],
+)
+async def test_a_domain_of_somebody_else_is_told_on_set_and_clique_and_left_as_it_is(
+    labels: dict[str, str], space: Space
+) -> None:
+    theirs = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "t-0-cd", "labels": labels},
+        "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "theirs"}}},
+    }
+    await space.client.create(space.domain_path(), theirs)
+    before = await space.domains()
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.happens(lambda: _told(space, "MnnvlDomainBlocked", 2), "it is told")
+        kinds = {one["involvedObject"]["kind"] for one in await space.events("MnnvlDomainBlocked")}
+        assert kinds == {"PodCliqueSet", "PodClique"}
+        assert await space.domains() == before
+        await space.client.delete(space.domain_path("t-0-cd"))
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+
+
+async def test_a_claim_of_somebody_else_is_told_and_left_as_it_is(server: ApiServer, tmp_path: Path) -> None:
+    request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    theirs = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "t-0-mnnvl-claim"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    async with space_of(server, tmp_path, LITERAL) as space, leading(space.target, LITERAL):
+        await space.client.create(space.claim_path("resourceclaims"), theirs)
+        before = await space.all(space.claim_path("resourceclaims"))
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.happens(lambda: _told(space, "MnnvlDomainBlocked", 2), "it is told")
+        assert await space.all(space.claim_path("resourceclaims")) == before
+
+
+async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) -> None:
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        (before,) = (await space.domains()).values()
+        await space.client.delete(space.domain_path("t-0-cd"))
+        await space.happens(lambda: _told(space, "MnnvlDomainRecreated", 2), "it is told")
+        (after,) = (await space.domains()).values()
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        assert after["metadata"]["annotations"]["mnnvl.nvsentinel.nvidia.com/recreated"] == before["metadata"]["uid"]
+
+
+# --- a controller that dies
+
+
+class Died(Exception):
+    pass
+
+
+class Mortal(Client):
+    """Its process ends at one of its writes: before it is sent, or after it has arrived and before the answer is read. Every life counts its own writes."""
+
+    def mortal(self, step: int, late: bool) -> None:
+        self.lives = {"left": step}
+        self.late = late
+
+    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+        self.lives["left"] -= 1
+        if self.lives["left"] >= 0:
+            return await super()._write(verb, method, path, body, **more)
+        if self.late and self.lives["left"] == -1:
+            await super()._write(verb, method, path, body, **more)
+        raise Died(f"{verb} {path}")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it arrives", "before its answer"])
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
+async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_makes_nothing_twice(
+    config: Config, step: int, late: bool, server: ApiServer, tmp_path: Path
+) -> None:
+    async with space_of(server, tmp_path, config) as space:
+        set_ = pcs("t", [clique("a", annotations=BY_CLIQUE), clique("b", annotations=BY_CLIQUE)])
+        await space.grove.apply(set_)
+        await space.grove.turn(gangs="none")
+        with suppress(BaseExceptionGroup):
+            client = Mortal(space.target, agent="preflight-mnnvl")
+            client.mortal(step, late)
+            async with client, anyio.create_task_group() as tasks:
+                controller = Controller(client, config, Metrics())
+                tasks.start_soon(controller.mirror)
+                tasks.start_soon(controller.lead, Leadership(1, 1e18))
+                with anyio.move_on_after(20):
+                    await space.settled(space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "ab"})
+                    await space.grove.turn()
+                    await anyio.sleep(20)
+                raise AssertionError("it did not die")
+        made = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
+        async with leading(space.target, config) as one:
+            await space.grove.turn()
+            await space.settled(space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in "ab"})
+            await space.settled(space.announced, {"t-0"})
+            created = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created")
+            now = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
+            assert {name: now[name] for name in made} == made
+            assert created == 2 - len(made)

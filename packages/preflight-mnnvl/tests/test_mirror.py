@@ -1,0 +1,157 @@
+"""What the controller sees: which change leads to which domain, and what counts as seen after a write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from cliques import DRIVER, Object, admit, patched, podclique
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.mirror import WRITTEN_FOR, Mirror, gang_key, is_gang, unclaimed
+from preflight_mnnvl.objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+CD = ("default", "t-0-cd")
+
+
+class Seeing:
+    def __init__(self, config: Config = DRIVER) -> None:
+        self.touched: list[tuple[str, str]] = []
+        self.now = 0.0
+        self.mirror = Mirror(config, self.touched.append, lambda: self.now)
+
+    def told(self) -> set[tuple[str, str]]:
+        found = set(self.touched)
+        self.touched.clear()
+        return found
+
+
+def clique(name: str = "t-0-w", uid: str = "u") -> PodClique:
+    found = podclique(name, "t", annotations=ON)
+    done: Object = patched(found, admit(found))
+    done["metadata"]["uid"] = uid
+    return msgspec.json.decode(json.dumps(done), type=PodClique)
+
+
+def domain(version: str, uid: str = "d", gang: str = "t-0", **meta: Any) -> ComputeDomain:
+    labels = {
+        "grove.io/pcs-name": "t",
+        "grove.io/pcs-replica-index": "0",
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+        "app.kubernetes.io/instance": "preflight-mnnvl",
+        "grove.io/podgang": gang,
+    }
+    found = Metadata(name=CD[1], namespace=CD[0], uid=uid, resource_version=version, labels=labels, **meta)
+    return ComputeDomain(metadata=found)
+
+
+def test_a_podclique_a_set_and_a_podgang_lead_to_the_domain_that_they_concern() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    assert one.told() == {CD}
+    one.mirror.clique("u", clique())
+    assert one.told() == set()
+    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    assert one.told() == {CD}
+    one.mirror.gang(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    assert one.told() == {CD, gang_key("default", "t-0")}
+    one.mirror.gang(PodGang(metadata=Metadata(name="other", namespace="default", uid="o")))
+    assert one.told() == {gang_key("default", "other")}
+    one.mirror.clique("u", None)
+    assert one.told() == {CD}
+    assert one.mirror.wants(CD) is None
+
+
+def test_a_domain_leads_to_itself_by_its_labels_also_when_nobody_needs_it() -> None:
+    one = Seeing()
+    one.mirror.part("domain", domain("1"))
+    assert one.told() == {CD}
+    one.mirror.gang(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    assert CD in one.told()
+    assert one.mirror.seen(CD).gangs.keys() == {"t-0"}
+    assert set(one.mirror.every()) == {CD, gang_key("default", "t-0")}
+
+
+def test_an_answer_counts_as_seen_until_the_watch_has_it_or_something_newer() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    one.mirror.wrote("domain", domain("7"))
+    seen = one.mirror.seen(CD).domain
+    assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
+    one.mirror.part("domain", domain("5"))
+    seen = one.mirror.seen(CD).domain
+    assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
+    one.mirror.part("domain", domain("9"))
+    seen = one.mirror.seen(CD).domain
+    assert seen is not None and seen.metadata.resource_version == "9"  # noqa: PT018
+
+
+def test_an_answer_is_forgotten_when_the_watch_never_brings_it() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    one.mirror.wrote("domain", domain("7"))
+    one.now = WRITTEN_FOR
+    assert one.mirror.seen(CD).domain is None
+
+
+def test_a_domain_that_goes_is_remembered_as_lost_while_somebody_needs_it_and_no_longer() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    one.mirror.part("domain", domain("1", uid="first"))
+    one.mirror.part("domain", domain("1", uid="first"), gone=True)
+    assert one.mirror.seen(CD).lost == "first"
+    one.mirror.clique("u", None)
+    assert one.mirror.seen(CD).lost == ""
+    one.mirror.clique("u", clique())
+    assert one.mirror.seen(CD).lost == ""
+
+
+def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:
+    one = Seeing()
+    one.mirror.part("domain", domain("1", uid="first"))
+    one.mirror.part("domain", domain("2", uid="second"))
+    one.mirror.part("domain", domain("1", uid="first"), gone=True)
+    seen = one.mirror.seen(CD).domain
+    assert seen is not None
+    assert seen.metadata.uid == "second"
+
+
+def test_what_is_not_among_all_that_exist_has_gone() -> None:
+    one = Seeing()
+    one.mirror.part("domain", domain("1"))
+    one.told()
+    one.mirror.only("domain", [])
+    assert one.told() == {CD}
+    assert one.mirror.seen(CD).domain is None
+    assert list(one.mirror.every()) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "claims", "without"),
+    [
+        ({}, None, False),
+        (ON, None, True),
+        (ON, [{"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}], True),
+    ],
+    ids=["does not ask", "asks", "asks and has no decision"],
+)
+def test_a_podclique_that_asks_and_was_given_nothing_is_counted(
+    annotations: dict[str, str], claims: Any, without: bool
+) -> None:
+    pod: dict[str, Any] = {"containers": [{"name": "a"}]}
+    found = podclique(
+        "t-0-w", "t", annotations=annotations, pod={**pod, **({"resourceClaims": claims} if claims else {})}
+    )
+    assert unclaimed(msgspec.json.decode(json.dumps(found), type=PodClique)) is without
+
+
+def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
+    assert not unclaimed(clique())
+
+
+def test_a_podgangs_key_is_no_domains() -> None:
+    assert is_gang(gang_key("default", "t-0")) == "t-0"
+    assert is_gang(CD) == ""

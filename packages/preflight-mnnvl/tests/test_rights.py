@@ -1,0 +1,185 @@
+"""What the chart grants, on an API server with RBAC, an audit log and the chart's policies: exactly what is used, and what a stolen token could do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cliques import DRIVER, clique, container, pcs, podclique
+from live import Space, api_server, space_of
+from preflight_e2e.apiserver import ApiServer
+from preflight_e2e.helm import UMBRELLA, Object, render
+from preflight_e2e.rights import compared, granted, read
+from preflight_e2e.waiting import until
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import connection
+from preflight_mnnvl.config import Config
+from registered import registered
+from replica import replica
+
+pytestmark = pytest.mark.anyio
+
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+ON = {"grove.io/mnnvl-enabled": "true"}
+HOMES = {"driver": "home-driver", "literal": "home-literal"}
+KINDS = {
+    "ClusterRole": "rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+def chart(mode: str) -> list[Object]:
+    values = {"enabled": True, "mode": mode, "fullnameOverride": f"mnnvl-{mode}"}
+    return render(UMBRELLA, {"preflight-mnnvl": values}, namespace=HOMES[mode])
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    home = tmp_path_factory.mktemp("audited")
+    (home / "policy.json").write_text(json.dumps(AUDIT))
+    more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={home}/audit.log"]
+    with api_server(home, more=more, authorization="RBAC") as server:
+        for mode, namespace in HOMES.items():
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            for item in chart(mode):
+                if item["kind"] == "ServiceAccount":
+                    server.call("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", item)
+                elif item["kind"] in KINDS:
+                    server.call("POST", f"/apis/{KINDS[item['kind']].format(namespace)}", item)
+        yield server
+
+
+def account(server: ApiServer, folder: Path, mode: str, part: str) -> Path:
+    name = f"mnnvl-{mode}-{part}"
+    return server.kubeconfig(folder / f"{name}.kubeconfig", server.token_of(HOMES[mode], name))
+
+
+async def everything(space: Space, config: Config) -> None:
+    """All that either of them ever has to do."""
+    await space.grove.apply(pcs("t", [clique("a"), clique("b")], annotations=ON, replicas=2))
+    await space.grove.turn(gangs="none")
+    await space.settled(space.owners, {f"t-{i}-cd": [("PodCliqueSet", "t")] for i in (0, 1)})
+    await space.grove.turn()
+    await space.settled(space.owners, {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in (0, 1)})
+    await space.settled(space.announced, {"t-0", "t-1"})
+    # A PodClique of a set that nobody knows, and of others' claims.
+    request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    devices = {"devices": {"requests": [request]}}
+    group = {"apiVersion": "resource.k8s.io/v1"}
+    claim = {**group, "kind": "ResourceClaim", "metadata": {"name": "own"}, "spec": devices}
+    template = {**group, "kind": "ResourceClaimTemplate", "metadata": {"name": "own"}, "spec": {"spec": devices}}
+    await space.client.create(space.claim_path("resourceclaims"), claim)
+    await space.client.create(space.claim_path(), template)
+    uses = container(gpus=1)
+    uses["resources"]["claims"] = [{"name": "c"}, {"name": "d"}]
+    entries = [{"name": "c", "resourceClaimName": "own"}, {"name": "d", "resourceClaimTemplateName": "own"}]
+    other = podclique("u-0-w", "u", annotations=ON, pod={"containers": [uses], "resourceClaims": entries})
+    other["metadata"]["namespace"] = space.namespace
+    await space.client.create(space.grove.path("podcliques"), other)
+    if config.mode == "literal":  # something of the claim's name that no mirror has is found when it is in the way
+        (one,) = [name for name in await space.all(space.claim_path("resourceclaims")) if name == "t-1-mnnvl-claim"]
+        await space.client.merge_patch(
+            space.claim_path("resourceclaims", one), {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}}
+        )
+        await space.happens(lambda: _blocked(space), "it is told that the claim is not ours")
+        await space.client.delete(space.domain_path("t-0-cd"))  # a domain that was lost is the controller's to make
+        await space.happens(lambda: _again(space), "it is made again")
+
+
+async def _blocked(space: Space) -> bool:
+    return bool(await space.events("MnnvlDomainBlocked"))
+
+
+async def _again(space: Space) -> bool:
+    return bool(await space.events("MnnvlDomainRecreated"))
+
+
+@pytest.mark.parametrize("mode", ["driver", "literal"])
+async def test_the_chart_grants_exactly_what_is_used(mode: Any, audited: ApiServer, tmp_path: Path) -> None:
+    config = Config(mode=mode, instance="preflight" if mode == "driver" else "preflight-literal")
+    hook = connection({"KUBECONFIG": str(account(audited, tmp_path, mode, "webhook"))})
+    async with (
+        space_of(audited, tmp_path, config, webhook=True) as space,
+        replica(account(audited, tmp_path, mode, "controller"), HOMES[mode], tmp_path / "one", mode=mode) as one,
+        registered(space, config, tmp_path / "tls", hook),
+    ):
+        await until(lambda: one.leads, "it leads")
+        await everything(space, config)
+        # Who keeps the certificate is tested where its command is.
+        allowed = {user: rights for user, rights in granted(chart(mode)).items() if not user.endswith("-certs")}
+
+        def told() -> list[str]:
+            with (audited.home / "audit.log").open() as lines:
+                return compared(read(lines), allowed)
+
+        with anyio.move_on_after(60):
+            while any("never did" in said for said in told()):
+                await anyio.sleep(0.5)
+    assert told() == []
+
+
+@pytest.fixture
+async def stolen(audited: ApiServer, tmp_path: Path) -> AsyncIterator[tuple[Space, Client]]:
+    """Somebody who has the controller's token."""
+    target = connection({"KUBECONFIG": str(account(audited, tmp_path, "driver", "controller"))})
+    async with space_of(audited, tmp_path, DRIVER) as space, Client(target, agent="thief") as thief:
+        yield space, thief
+
+
+@pytest.mark.parametrize(
+    ("patch", "what"),
+    [
+        ({"spec": {"priorityClassName": "high"}}, "spec"),
+        ({"metadata": {"labels": {"x": "y"}}}, "labels"),
+        ({"metadata": {"annotations": {"x": "y"}}}, "x"),
+        ({"metadata": {"finalizers": ["x.y/z"]}}, "finalizers"),
+        ({"metadata": {"ownerReferences": None}}, "ownerReferences"),
+    ],
+)
+async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_annotation(
+    patch: dict[str, Any], what: str, stolen: tuple[Space, Client]
+) -> None:
+    space, thief = stolen
+    set_ = await space.grove.apply(pcs("t", [clique("w")]))
+    await space.grove.gang("t-0", set_)
+    path = space.grove.path("podgangs", "t-0")
+    with pytest.raises(KubeError, match=f"this request changes {what};"):
+        await thief.merge_patch(path, patch)
+    await thief.merge_patch(path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": "true"}}})
+
+
+async def test_with_the_controllers_token_no_domain_without_our_label_changes(stolen: tuple[Space, Client]) -> None:
+    space, thief = stolen
+    channel = {"resourceClaimTemplate": {"name": "x"}}
+    ours, theirs = (
+        {
+            "apiVersion": "resource.nvidia.com/v1beta1",
+            "kind": "ComputeDomain",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"numNodes": 0, "channel": channel},
+        }
+        for name, labels in (("ours", {"grove.io/mnnvl-managed": "true"}), ("theirs", {}))
+    )
+    await thief.create(space.domain_path(), ours)
+    refused = "may make objects with the label grove.io/mnnvl-managed"
+    with pytest.raises(KubeError, match=refused):
+        await thief.create(space.domain_path(), theirs)
+    await space.client.create(space.domain_path(), theirs)
+    for name, labels in (("theirs", {"a": "b"}), ("theirs", {"grove.io/mnnvl-managed": "true"}), ("ours", None)):
+        with pytest.raises(KubeError, match=refused):
+            await thief.merge_patch(space.domain_path(name), {"metadata": {"labels": labels}})
+    with pytest.raises(KubeError, match="forbidden"):
+        await thief.delete(space.domain_path("ours"))
