@@ -28,6 +28,7 @@ def skipped(folder: Path) -> Counter[str]:
 
 
 def main(folder: Path) -> None:
+    """Print what took longest, and what was left out."""
     print("\n== slowest parts")
     for seconds, name in parts(folder)[:10]:
         print(f"{seconds:7.0f} s  {name}")

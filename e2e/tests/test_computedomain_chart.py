@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from preflight_e2e.helm import CHARTS, COMPUTEDOMAIN, UMBRELLA, ChartError, Object, only, problems, render
+from preflight_testing.helm import CHARTS, COMPUTEDOMAIN, UMBRELLA, ChartError, Object, only, problems, render
 
 ON = {"HostManagedIMEX": True}
 CHANNEL, DAEMON = "compute-domain-default-channel.nvidia.com", "compute-domain-daemon.nvidia.com"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_e2e.helm import PARTS, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, Values, only, render
 
 CHART = PARTS / "preflight-mnnvl"
 

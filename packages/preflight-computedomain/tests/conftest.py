@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 from hypothesis import settings
-from preflight_e2e.plugin import real_api_server
+from preflight_testing.plugin import real_api_server
 
 __all__ = ["anyio_backend", "google", "real_api_server", "short"]
 

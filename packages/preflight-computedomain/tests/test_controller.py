@@ -13,9 +13,9 @@ from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
 from preflight_computedomain.controller.page import Controller
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube.client import Client, Invalid, KubeError
 from preflight_kube.connection import Connection, connection
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
 

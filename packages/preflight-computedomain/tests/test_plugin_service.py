@@ -24,9 +24,9 @@ from preflight_computedomain.plugin import service
 from preflight_computedomain.plugin.claims import Ref
 from preflight_computedomain.plugin.fabric import FabricInfo
 from preflight_computedomain.startup import Failed, Start
-from preflight_e2e.apiserver import ApiServer, free_port
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
+from preflight_testing.apiserver import ApiServer, free_port
 
 pytestmark = pytest.mark.anyio
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

@@ -21,9 +21,9 @@ from preflight_computedomain.controller.actor import DOMAINS
 from preflight_computedomain.crd import crd
 from preflight_computedomain.gates import OFF
 from preflight_computedomain.names import FINALIZER, LABEL
-from preflight_e2e.apiserver import ApiServer, free_port
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
+from preflight_testing.apiserver import ApiServer, free_port
 
 BIN = Path(sys.executable).parent
 PROGRAMS = ("compute-domain-controller", "compute-domain-kubelet-plugin")

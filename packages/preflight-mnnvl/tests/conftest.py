@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from preflight_e2e.apiserver import ApiServer
+    from preflight_testing.apiserver import ApiServer
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 

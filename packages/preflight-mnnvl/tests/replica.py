@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import httpx
-from preflight_e2e.waiting import until
+from preflight_testing.waiting import until
 
 __all__ = ["LEASE_SECONDS", "Replica", "replica"]
 

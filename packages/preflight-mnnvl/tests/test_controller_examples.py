@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cliques import DRIVER, LITERAL
 from live import fixture, leading, space_of
-from preflight_e2e.apiserver import ApiServer
 from preflight_mnnvl.config import Config
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,12 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube.client import Client
 from preflight_kube.lease import Leadership
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
 

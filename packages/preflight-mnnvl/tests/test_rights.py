@@ -11,13 +11,13 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, container, pcs, podclique
 from live import Space, api_server, space_of
-from preflight_e2e.apiserver import ApiServer
-from preflight_e2e.helm import UMBRELLA, Object, render
-from preflight_e2e.rights import compared, granted, read
-from preflight_e2e.waiting import until
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 from preflight_mnnvl.config import Config
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import UMBRELLA, Object, render
+from preflight_testing.rights import compared, granted, read
+from preflight_testing.waiting import until
 from registered import registered
 from replica import replica
 

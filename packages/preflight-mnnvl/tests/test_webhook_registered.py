@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
 from live import Space, fixture, leading, space_of
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube.client import KubeError
 from preflight_mnnvl.config import Config
+from preflight_testing.apiserver import ApiServer
 from registered import registered
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import trustme
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets
 from preflight_e2e.grove_kinds import GROVE, compute_domains
 
 from . import served
