@@ -18,9 +18,9 @@ from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER, LABEL, TARGET_LABEL
 from preflight_computedomain.plugin import slices
-from preflight_e2e import apiserver
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection, connection
+from preflight_testing import apiserver
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import UMBRELLA, Object, render
 from preflight_testing.rights import granted, read

@@ -71,7 +71,7 @@ async def test_after_its_connections_broke_it_goes_on(cluster: Cluster, target: 
         proxy.cut(refuse=True)
         await cluster.admit("pod-1")
         await cluster.address("pod-1", "10.0.0.2")
-        proxy.mend()
+        proxy.restore()
         await cluster.answered("sealed", "pod-0", "pod-1")
 
 

@@ -17,7 +17,6 @@ import anyio
 import httpx
 import pytest
 import trustme
-from preflight_e2e import waiting
 from preflight_kube.admission import reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response
@@ -28,6 +27,7 @@ from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 from preflight_kube.jsonpatch import add
 from preflight_kube.ports import PortTaken
+from preflight_testing import waiting
 from preflight_testing.apiserver import ApiServer
 from prometheus_client import CollectorRegistry
 from test_manager import managed

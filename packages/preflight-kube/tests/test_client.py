@@ -247,7 +247,7 @@ async def test_a_read_survives_a_server_that_is_away_for_a_moment(target: Connec
 
         async def mend() -> None:
             await anyio.sleep(0.3)
-            proxy.mend()
+            proxy.restore()
 
         tasks.start_soon(mend)
         assert (await client.get(api.path("configmaps", "one"), Item)).metadata.name == "one"

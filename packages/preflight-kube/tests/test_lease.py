@@ -154,7 +154,7 @@ async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -
         await until(lambda: one.leads, "it leads")
         proxy.cut(refuse=True)
         await until(lambda: not one.leads, "it was cancelled")
-        proxy.mend()
+        proxy.restore()
         await until(lambda: one.leads, "it leads again")
         assert [leadership.epoch for leadership in one.led] == [1, 2]
         assert [leadership.valid() for leadership in one.led] == [False, True]
@@ -262,7 +262,7 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(ta
                 proxy, _ = chance.choice(candidates)
                 proxy.cut(refuse=chance.random() < 0.7)
                 await anyio.sleep(chance.uniform(0.05, 0.8))
-                proxy.mend()
+                proxy.restore()
 
         def led() -> list[Leadership]:
             return [leadership for _, candidate in candidates for leadership in candidate.led]

@@ -127,6 +127,6 @@ async def test_while_the_server_is_away_the_lock_is_held_and_can_be_renewed_late
         with pytest.raises(KubeError):
             await one.renew(taken)
         assert taken.valid()
-        proxy.mend()
+        proxy.restore()
         assert await one.renew(taken)
         assert await holder(client, one) == "one"

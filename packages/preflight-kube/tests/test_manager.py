@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 from kube_world import config_map
-from preflight_e2e import waiting
 from preflight_kube import logs, manager
 from preflight_kube.client import Client, KubeError
 from preflight_kube.commands import BAD_INPUT, DONE, FAILED
@@ -26,6 +25,7 @@ from preflight_kube.lease import Leadership
 from preflight_kube.manager import Ended, Parts, serve
 from preflight_kube.ports import PortTaken
 from preflight_kube.workqueue import Backoff
+from preflight_testing import waiting
 from preflight_testing.plugin import Api
 from preflight_testing.proxy import proxied
 from prometheus_client import CollectorRegistry
@@ -148,7 +148,7 @@ async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
                 await asyncio.sleep(0.02)
             proxy.cut(refuse=True)
             await until(lambda: one.said("no longer leading"), "it stops acting")
-            proxy.mend()
+            proxy.restore()
             await until(lambda: len(one.said("leading")) == 2, "it leads again")
             while await marked() < 2:
                 await asyncio.sleep(0.02)
@@ -192,7 +192,7 @@ async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and
             assert "/api/v1/configmaps has been behind the cluster" in answer.text
             assert (await one.get("/healthz")).status_code == 200
             assert not one.said("leading")
-            proxy.mend()
+            proxy.restore()
             await one.ready()
 
 

@@ -67,6 +67,6 @@ async def test_while_the_server_is_away_the_gauge_says_so(api: Api, target: Conn
             proxy.cut(refuse=True)
             await until(lambda: (behind() or 0.0) > 0, "it is behind")
             assert "/api/v1/configmaps has been behind" in client.mirrors.trouble(0.0)
-            proxy.mend()
+            proxy.restore()
             await until(lambda: behind() == 0.0, "it follows again")
             group.cancel_scope.cancel()

@@ -134,7 +134,7 @@ async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, clie
             await world.put("c")
             await world.remove("a")
             await until(lambda: world.reflector.problem, "the cut is noticed")
-            proxy.mend()
+            proxy.restore()
             await until(world.holds("b", "c"), "the store follows")
             await until(lambda: world.reflector.problem is None, "all is well again")
     assert mirrored.requests.count["list"] == 1
@@ -152,7 +152,7 @@ async def test_a_version_that_has_grown_too_old_is_listed_again(api: Api, client
             await world.set("b", "1")
             await world.put("d")
             await anyio.to_thread.run_sync(api.forget)
-            proxy.mend()
+            proxy.restore()
             await until(world.holds("b", "c", "d"), "the store follows")
             await world.put("e")
             await until(world.holds("b", "c", "d", "e"), "the watch goes on")

@@ -33,12 +33,12 @@ class Proxy:
         self._open: set[asyncio.Task[None]] = set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Drop every connection; with ``refuse``, no new one comes through until ``correct``."""
+        """Drop every connection; with ``refuse``, no new one comes through until ``restore``."""
         self.refuses = refuse
         for task in self._open:
             task.cancel()
 
-    def correct(self) -> None:
+    def restore(self) -> None:
         self.refuses = False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

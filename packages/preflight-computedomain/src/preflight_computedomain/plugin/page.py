@@ -170,7 +170,7 @@ class Page:
         elif not await asyncio.to_thread(self._store.whole, ref.uid):
             async with self._lock.held():
                 with flight.writes():
-                    await _whole(lambda: self._store.mend(ref.uid))
+                    await _whole(lambda: self._store.restore(ref.uid))
         entry = done.entry
         return Answer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
 

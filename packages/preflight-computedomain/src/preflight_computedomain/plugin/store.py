@@ -82,7 +82,7 @@ class Store:
         self._sweep(found.claims)
         for uid, entry in found.claims.items():
             if entry.state == COMPLETED and entry.channel:
-                self.mend(uid)
+                self.restore(uid)
 
     def _sweep(self, claims: Mapping[str, Entry]) -> None:
         kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
