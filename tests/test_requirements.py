@@ -24,7 +24,9 @@ def written() -> set[str]:
     )
     files = [ROOT / path for path in listed.stdout.split("\0") if path]
     return {
-        name for path in files for name in re.findall(r"^\s*(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
+        name
+        for path in files
+        for name in re.findall(r"^\s*(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
     }
 
 
