@@ -11,7 +11,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from check_nccl_allreduce.fabrics import SECONDS
 from check_nccl_allreduce.localise import (
     FATAL,
     MAX_ROUNDS,
@@ -31,9 +30,10 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.simulation import Fabric, FabricWorld, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_e2e.bench.worlds.fabrics import SECONDS
+from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play
 
 NORMAL = 100.0
 SLOW_ZONES = [zone for zone in Zone if zone is not Zone.PASSED]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.fabrics import Fabric, FabricWorld
 from check_nccl_allreduce.localise import (
     APART,
     FATAL,
@@ -26,7 +25,8 @@ from check_nccl_allreduce.localise import (
     next,
 )
 from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.simulation import Tally, bound, play, simulate, worlds
+from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
+from preflight_e2e.bench.worlds.simulation import Tally, bound, play, simulate, worlds
 
 Answer = Callable[[Probe, Round], Result]
 NORMAL = 100.0

@@ -27,9 +27,9 @@ from check_nccl_allreduce.localise import (
 from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.own import GROWTH, owned
 from check_nccl_allreduce.localise.score import hairpins, scored
-from check_nccl_allreduce.simulation import play
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_e2e.bench.worlds.simulation import play
 from test_localise import Chance, chances, gangs
 
 NORMAL = 100.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.fabrics import Fabric, FabricWorld
 from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
@@ -24,7 +23,8 @@ from check_nccl_allreduce.localise import (
 from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.obstacles import ObstacleRule
 from check_nccl_allreduce.localise.silence import halved
-from check_nccl_allreduce.simulation import play, simulate, worlds
+from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
+from preflight_e2e.bench.worlds.simulation import play, simulate, worlds
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> State:

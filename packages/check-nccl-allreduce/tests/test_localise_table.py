@@ -20,7 +20,7 @@ from check_nccl_allreduce.localise import (
     matrix,
     next,
 )
-from check_nccl_allreduce.simulation import play
+from preflight_e2e.bench.worlds.simulation import play
 
 Answer = Callable[[Probe, int], Result]
 NORMAL = 100.0

@@ -20,7 +20,7 @@ from check_nccl_allreduce.localise import (
     Usual,
     Zone,
 )
-from check_nccl_allreduce.simulation import FabricWorld, play, simulate
+from preflight_e2e.bench.worlds.simulation import FabricWorld, play, simulate
 from preflight_proto.history import digest
 
 NODES, BAD = 12, 5

@@ -19,10 +19,10 @@ from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, 
 from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
-from check_nccl_allreduce.simulation import play
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from preflight_e2e.bench.worlds.simulation import play
 from test_judge import at, hellos, start, trouble
 from worlds import HEALTHY, World, took
 

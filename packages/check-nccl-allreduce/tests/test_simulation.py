@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from check_nccl_allreduce.localise import Kind, Phase, Probe, Role, Round, State, Status, Zone
-from check_nccl_allreduce.simulation import Fabric, FabricWorld, play, simulate, worlds
+from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
 
 
 def test_figures_do_not_depend_on_how_many_processes_share_the_gangs() -> None:
@@ -65,7 +65,7 @@ def test_hanging_nodes_are_found_by_their_hangs() -> None:
 
 def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "check_nccl_allreduce.simulation", "--json", str(out), "--scale", "0.002"]
+    command = [sys.executable, "-m", "preflight_e2e.bench.worlds.simulation", "--json", str(out), "--scale", "0.002"]
     subprocess.run([*command, "--group", "labels", "--group", "small_n"], check=True, capture_output=True)
     figures = json.loads(out.read_text())
     assert set(figures) == {"labels", "small_n"}

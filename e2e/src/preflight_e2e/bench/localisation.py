@@ -1,4 +1,4 @@
-"""Blame in worlds whose truth is known: runs check-nccl-allreduce's own simulation and holds it against the bars."""
+"""Blame in worlds whose truth is known: runs the simulation of :mod:`.worlds` and holds it against the bars."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def simulated(jobs: int, scale: float) -> Figures:
     """Run the simulation as the program it is. Raises :class:`BenchError` where it cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "check_nccl_allreduce.simulation", "--json", str(out)]
+        command = [sys.executable, "-m", "preflight_e2e.bench.worlds.simulation", "--json", str(out)]
         done = subprocess.run([*command, "--jobs", str(jobs), "--scale", str(scale)], check=False)
         if done.returncode != 0:
             raise BenchError(
-                f"check_nccl_allreduce.simulation ended with status {done.returncode}; see its words above."
+                f"preflight_e2e.bench.worlds.simulation ended with status {done.returncode}; see its words above."
             )
         return dict(json.loads(out.read_text()))
 

@@ -1,4 +1,4 @@
-"""What localisation does in worlds whose truth is known: `python -m check_nccl_allreduce.simulation --json FILE`.
+"""What localisation does in worlds whose truth is known: `python -m preflight_e2e.bench.worlds.simulation --json FILE`.
 
 Each gang is drawn from a seed of its own (world name and number), so that figures do not depend on how many processes
 share the work. The function under test is the one that the check calls.
@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from preflight_proto.program import leave, package_version
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import Phase, Result, Round, State, Status, Verdict
 
-from . import later, localise
+from ...program import leave, says_version
+from . import later
 from .fabrics import SECONDS, Fabric, FabricWorld
-from .localise import Phase, Result, Round, State, Status, Verdict
 
 __all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "worlds"]
 
@@ -339,7 +340,7 @@ def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description="Localisation in worlds whose truth is known.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('check-nccl-allreduce')}")
+    says_version(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE")
     parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from . import localise
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import Past, Sighting, Spell, State, Verdict
+
 from .fabrics import Fabric
-from .localise import Past, Sighting, Spell, State, Verdict
 
 __all__ = ["Later", "follow"]
 
@@ -39,7 +40,7 @@ def _fates(fabric: Fabric) -> list[int]:
 def follow(fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Verdict, State]]) -> Later:
     """Play the gangs before the one of ``fabric``, and give its nodes what those have seen of nodes of the same fate."""
     world = fabric.world
-    random = Random(f"{world.name}/{number}/before")  # noqa: S311, a simulation must be repeatable
+    random = Random(f"{world.name}/{number}/before")
     remembered: list[list[Spell]] = [[] for _ in range(fabric.size)]
     named, healthy, spells = False, 0, 0
     for gang in range(world.before):

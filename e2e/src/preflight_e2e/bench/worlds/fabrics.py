@@ -13,8 +13,20 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from . import localise
-from .localise import Endpoint, Local, PortErrors, PortFault, Probe, Result, Role, Round, State, Status, Zone
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import (
+    Endpoint,
+    Local,
+    PortErrors,
+    PortFault,
+    Probe,
+    Result,
+    Role,
+    Round,
+    State,
+    Status,
+    Zone,
+)
 
 __all__ = ["SECONDS", "Fabric", "FabricWorld"]
 
@@ -128,7 +140,7 @@ class Fabric:
     """One gang and the truth about it: draws endpoints and faults, then measures rounds."""
 
     def __init__(self, world: FabricWorld, number: int) -> None:
-        self.random = random = Random(f"{world.name}/{number}")  # noqa: S311, a simulation must be repeatable
+        self.random = random = Random(f"{world.name}/{number}")
         self.world = world = drawn(world, random) if world.mixed else world
         self.size, self.leaf = self._shape()
         size = self.size
@@ -245,7 +257,7 @@ class Fabric:
         said = self.world.ports
         if not said:
             return Local()
-        random = Random(f"{self.world.name}/{number}/ports/{one}")  # noqa: S311, as above
+        random = Random(f"{self.world.name}/{number}/ports/{one}")
         fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
         has = ("sick" in said and one in self.bad) or ("some" in said and random.random() < 0.02)
         touched = "touched" in said and any(one in fault.touched for fault in self.faults)
