@@ -100,7 +100,9 @@ class Reviews:
         started, path = time.perf_counter(), scope["path"]
         raw = body.read()
         if body.dropped:
-            return self._unread(path, raw, f"its review of {body.size} bytes is too large: {body.dropped}", 413)
+            return self._unread(
+                path, raw, f"its review of {body.size} bytes is too large: {body.dropped}; make it smaller", 413
+            )
         try:
             request = review.decode(raw)
         except BadReview as error:
@@ -144,9 +146,7 @@ class Reviews:
             raise _Refused(status, why)
         self._metrics.reviews.labels(path, "denied").inc()
         log.warning("review denied unread", uid=uid, path=path, why=why)
-        return review.encode(
-            uid, Response.denied(f"the object cannot be looked at: {why}; make it smaller.", code=status)
-        )
+        return review.encode(uid, Response.denied(f"the object cannot be looked at: {why}.", code=status))
 
 
 async def _read(scope: Scope, receive: Receive) -> Body:
