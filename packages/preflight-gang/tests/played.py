@@ -161,7 +161,7 @@ class Cluster:
 
     # --- what is seen
 
-    def told(self, name: str) -> Roster | None:
+    def published(self, name: str) -> Roster | None:
         """The last thing the pod of that name was told."""
         pod = self.pods.get(name)
         said = self.rosters.get(pod["metadata"]["uid"]) if pod else None
@@ -171,14 +171,14 @@ class Cluster:
         """Wait until each of ``pods`` has been told ``answer`` with these ``fields``; what they were told."""
 
         def so() -> bool:
-            every = [self.told(name) for name in pods]
+            every = [self.published(name) for name in pods]
             return all(
                 r is not None and r.answer == answer and all(getattr(r, k) == v for k, v in fields.items())
                 for r in every
             )
 
-        await until(so, f"{pods} told {answer} {fields}; they are told {[self.told(n) for n in pods]}", seconds)
-        return [r for r in map(self.told, pods) if r is not None]
+        await until(so, f"{pods} have {answer} {fields}; they have {[self.published(n) for n in pods]}", seconds)
+        return [r for r in map(self.published, pods) if r is not None]
 
     def versions(self) -> dict[str, str]:
         """The resourceVersion of every object here."""

@@ -80,9 +80,9 @@ async def test_whatever_clocks_do_each_generation_is_sealed_once_and_all_are_tol
             await cluster.test(name, restarts=2)
         await cluster.answered("sealed", *PODS, generation=3, seconds=60)
     assert any(clock.left < 40 for clock in clocks), "they did jump"
-    told = [r for rosters in cluster.rosters.values() for r in rosters if r.answer == "sealed"]
+    published = [r for rosters in cluster.rosters.values() for r in rosters if r.answer == "sealed"]
     for generation in (1, 2, 3):
-        mine = {(r.rank, r.pod_uid, r.token) for r in told if r.generation == generation}
+        mine = {(r.rank, r.pod_uid, r.token) for r in published if r.generation == generation}
         assert sorted(rank for rank, _, _ in mine if rank is not None) == [0, 1, 2]
         assert len({token for _, _, token in mine}) == 1
     written = [one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})]

@@ -116,8 +116,8 @@ async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(clus
     leading.wire.release()
     await cluster.answered("sealed", *PODS, generation=1)
     await all_answered(cluster, leading)
-    told = [one.status for one in leading.wire.writes(cluster.namespace) if one.path.endswith("/pod-1")]
-    assert told == [422, 200]
+    published = [one.status for one in leading.wire.writes(cluster.namespace) if one.path.endswith("/pod-1")]
+    assert published == [422, 200]
 
 
 @pytest.mark.parametrize("what", ["record", "roster"])

@@ -144,7 +144,7 @@ async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(cluster: Clust
         await cluster.address(name, "10.0.0.1")
     await cluster.test("pod-1")
     await cluster.answered("wait", "pod-1")
-    assert cluster.told("pod-0") is None
+    assert cluster.published("pod-0") is None
     await cluster.test("pod-0")
     await cluster.answered("wait", "pod-0")
 
@@ -154,7 +154,7 @@ async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading
     await cluster.pair(size=3)
     rosters = await cluster.answered("sealed", "pod-0", "pod-1")
     assert [r.nnodes for r in rosters] == [2, 2]
-    assert cluster.told("launcher") is None
+    assert cluster.published("launcher") is None
 
 
 async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(

@@ -54,8 +54,8 @@ async def next_gang(cluster: Cluster, name: str = "second") -> Past | None:
     for i in range(2):
         await cluster.admit(f"{name}-{i}", gang=name, spec={"volumes": [SHOWN]})
         await cluster.address(f"{name}-{i}", f"10.0.1.{i + 1}")
-    told = await cluster.answered("sealed", f"{name}-0", f"{name}-1")
-    return told[0].past
+    published = await cluster.answered("sealed", f"{name}-0", f"{name}-1")
+    return published[0].past
 
 
 async def annotate(client: Client, value: str) -> None:

@@ -182,7 +182,9 @@ async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_
         await cluster.pair(gang="good", about="good", **gang)
         await cluster.answered("sealed", "pod-0", "pod-1")
         with anyio.fail_after(20):
-            while why not in " ".join(told.missing if (told := cluster.told("evil-0")) is not None else ()):
+            while why not in " ".join(
+                published.missing if (published := cluster.published("evil-0")) is not None else ()
+            ):
                 await anyio.sleep(0.02)
         body = {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}  # its author has seen the reason
         await cluster.client.merge_patch(f"{path}/evil", body)

@@ -116,9 +116,9 @@ async def test_once_one_has_passed_a_member_that_goes_changes_nothing(cluster: C
     await settled(cluster, leading)
     await cluster.delete("pod-2")
     await settled(cluster, leading)
-    told = cluster.told("pod-1")
-    assert told is not None
-    assert (told.answer, told.generation) == ("sealed", 1)
+    published = cluster.published("pod-1")
+    assert published is not None
+    assert (published.answer, published.generation) == ("sealed", 1)
     assert recorded(cluster) == [1]
 
 
@@ -145,9 +145,9 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
         await cluster.address("pod-0", "10.0.0.9")
         await cluster.answered("skip", "pod-0")
         await settled(cluster, another)
-    told = cluster.told("pod-1")
-    assert told is not None
-    assert (told.answer, told.generation) == ("sealed", 1)
+    published = cluster.published("pod-1")
+    assert published is not None
+    assert (published.answer, published.generation) == ("sealed", 1)
     assert recorded(cluster) == [1, 1], "two writes of one generation"
 
 

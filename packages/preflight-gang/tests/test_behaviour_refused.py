@@ -37,9 +37,9 @@ async def waiting_pair(cluster: Cluster) -> None:
         await cluster.test(name)
 
 
-async def told(cluster: Cluster, name: str, words: str) -> None:
+async def published(cluster: Cluster, name: str, words: str) -> None:
     def so() -> bool:
-        roster = cluster.told(name)
+        roster = cluster.published(name)
         return roster is not None and words in f"{roster.reason} {roster.missing}"
 
     await until(so, f"{name} is told {words!r}")
@@ -53,7 +53,7 @@ async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_ro
     leading.wire.answers = lambda sent: refused if sent.is_record else None
     await waiting_pair(cluster)
     for name in ("pod-0", "pod-1"):
-        await told(
+        await published(
             cluster,
             name,
             f"the ConfigMap preflight-job-1.labels cannot be written: create /api/v1/namespaces/{cluster.namespace}",
@@ -95,7 +95,7 @@ async def test_a_quota_on_configmaps_is_the_cause_that_members_are_told_and_its_
 ) -> None:
     await waiting_pair(cluster)
     for name in ("pod-0", "pod-1"):
-        await told(cluster, name, "exceeded quota: none")
+        await published(cluster, name, "exceeded quota: none")
         await until(lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}")  # type: ignore[misc]
     await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas/none")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1, seconds=40)
@@ -116,8 +116,8 @@ async def test_a_member_whose_pod_cannot_be_written_to_has_an_event_and_the_othe
     assert said.startswith("gang job-1: its pod cannot be annotated: patch ")
     assert "answered 403" in said
     # It is sealed before it is known, and then over for who has heard so.
-    await told(cluster, "pod-0", "pod-1 cannot have its rank: its pod cannot be annotated")
-    assert cluster.told("pod-1") is None
+    await published(cluster, "pod-0", "pod-1 cannot have its rank: its pod cannot be annotated")
+    assert cluster.published("pod-1") is None
 
 
 async def test_a_member_that_comes_again_meanwhile_is_told_to_wait_for_the_one_that_cannot_be_told(
@@ -127,7 +127,7 @@ async def test_a_member_that_comes_again_meanwhile_is_told_to_wait_for_the_one_t
     await waiting_pair(cluster)
     await cluster.answered("fail", "pod-0")
     await cluster.test("pod-0", restarts=1)
-    await told(cluster, "pod-0", "pod-1: its pod cannot be annotated")
+    await published(cluster, "pod-0", "pod-1: its pod cannot be annotated")
     assert len(records(leading, cluster)) == 1, "no generation is sealed with it"
     leading.wire.answers = lambda _: None
     await cluster.answered("sealed", "pod-0", "pod-1", generation=2, seconds=40)
@@ -187,7 +187,7 @@ async def test_a_policy_that_keeps_a_pod_from_being_written_to_is_said_by_an_eve
         await cluster.address(name, f"10.0.0.{number + 1}")
         await cluster.test(name)
     await until(lambda: "it is frozen" in "".join(reasons(cluster, "pod-1", "PreflightAnswerRefused")), "its Event", 40)
-    await told(cluster, "pod-0", "it is frozen")
+    await published(cluster, "pod-0", "it is frozen")
 
 
 async def freeze(cluster: Cluster, **metadata: object) -> None:
@@ -221,7 +221,7 @@ async def test_an_immutable_record_that_cannot_go_either_is_said_to_the_members(
     await freeze(cluster, finalizers=["example.com/held"])
     await replaced(cluster)
     await cluster.test("pod-1")
-    await told(
+    await published(
         cluster,
         "pod-1",
         "the ConfigMap preflight-job-1.labels is being deleted and something holds it back; remove its finalizers",

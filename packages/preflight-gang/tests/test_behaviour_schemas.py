@@ -128,8 +128,8 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
             await cluster.answered("sealed", "later-0", "later-1", nnodes=2)
             assert set(mirrors.behind().values()) == {0.0}
             for name in listed:
-                await until(lambda name=name: cluster.told(f"of-{name}") is not None, f"{name} is answered")  # type: ignore[misc]
-                said = cluster.told(f"of-{name}")
+                await until(lambda name=name: cluster.published(f"of-{name}") is not None, f"{name} is answered")  # type: ignore[misc]
+                said = cluster.published(f"of-{name}")
                 assert said is not None
                 assert TOLD.get(name, "") in " ".join(said.missing), said
 

@@ -25,7 +25,7 @@ async def test_gangs_of_two_sources_with_one_name_do_not_wait_for_each_other(
         await cluster.address(name, f"10.0.0.{number + 1}")
     rosters = await cluster.answered("sealed", *LABELS)
     assert {r.nnodes for r in rosters} == {2}
-    assert [cluster.told(name) for name in QUEUE] == [None, None]
+    assert [cluster.published(name) for name in QUEUE] == [None, None]
     for number, name in enumerate(QUEUE):
         await cluster.address(name, f"10.0.0.{number + 3}")
     rosters = await cluster.answered("sealed", *QUEUE)

@@ -43,10 +43,10 @@ async def test_a_stamp_that_cannot_be_believed_is_ignored_counted_and_told_once(
     assert {r.nnodes for r in rosters} == {2}
     await cluster.test("forged")  # another look at it
     await settled(cluster, leading)
-    assert cluster.told("forged") is None
+    assert cluster.published("forged") is None
     assert leading.counted("preflight_config_errors_total", error="stamp") == 1
-    told: list[Any] = [record.__dict__.get("about") for record in caplog.records if "stamp" in record.message]
-    assert [about["uid"] for about in told] == [uid]
+    published: list[Any] = [record.__dict__.get("about") for record in caplog.records if "stamp" in record.message]
+    assert [about["uid"] for about in published] == [uid]
 
 
 async def test_a_pod_without_a_stamp_is_no_member(cluster: Cluster, leading: Leading) -> None:
@@ -58,7 +58,7 @@ async def test_a_pod_without_a_stamp_is_no_member(cluster: Cluster, leading: Lea
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
     await cluster.answered("sealed", "pod-0", "pod-1")
     await settled(cluster, leading)
-    assert cluster.told("plain") is None
+    assert cluster.published("plain") is None
 
 
 async def test_a_roster_that_somebody_wrote_is_replaced(cluster: Cluster, leading: Leading) -> None:

@@ -58,8 +58,8 @@ def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:
     answer = MemberAnswer(answer="sealed", generation=1, rank=3)
     write = roster_write(members[3], answer, record_of_members(*members), epoch=1)
     assert write is not None
-    told = decode_roster(write.patch()[-1]["value"])
-    assert told.successors == ((2, "10.0.0.2"), (5, "10.0.0.5"), (6, "10.0.0.6"), (7, "10.0.0.7"))
+    published = decode_roster(write.patch()[-1]["value"])
+    assert published.successors == ((2, "10.0.0.2"), (5, "10.0.0.5"), (6, "10.0.0.6"), (7, "10.0.0.7"))
 
 
 def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_mended() -> None:

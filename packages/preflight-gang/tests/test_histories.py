@@ -124,19 +124,19 @@ class Histories(RuleBasedStateMachine):
         pod = self.pods.get(slot)
         if not pod or pod.state != "waiting" or not pod.roster:
             return
-        told = decode_roster(pod.roster)
-        if told.pod_uid != pod.uid or told.generation <= pod.joined:
-            if pod.playing and told.answer == "fail" and told.generation >= pod.playing:
+        published = decode_roster(pod.roster)
+        if published.pod_uid != pod.uid or published.generation <= pod.joined:
+            if pod.playing and published.answer == "fail" and published.generation >= pod.playing:
                 self._ends(pod)
             return
-        if told.answer == "sealed":
-            assert told.rank is not None
-            pod.joined = pod.playing = told.generation
-            pod.rank = told.rank
-            pod.history.append((told.generation, told.rank))
-        elif told.answer == "skip":
+        if published.answer == "sealed":
+            assert published.rank is not None
+            pod.joined = pod.playing = published.generation
+            pod.rank = published.rank
+            pod.history.append((published.generation, published.rank))
+        elif published.answer == "skip":
             pod.state = "passed"
-        elif told.answer == "fail":
+        elif published.answer == "fail":
             self._ends(pod)
 
     def _ends(self, pod: Sim) -> None:
@@ -266,8 +266,8 @@ class Histories(RuleBasedStateMachine):
             write = roster_write(one, answer, now.record, epoch=1)
             if write is None:
                 continue
-            told = msgspec.structs.replace(one, roster=write.text, told=decode_roster(write.text))
-            assert roster_write(told, answer, now.record, epoch=2) is None
+            published = msgspec.structs.replace(one, roster=write.text, published=decode_roster(write.text))
+            assert roster_write(published, answer, now.record, epoch=2) is None
 
     @rule()
     def a_fair_healthy_history_ends_sealed(self) -> None:

@@ -25,21 +25,21 @@ def test_what_is_usual_is_median_and_spread_of_the_last_gangs() -> None:
     book = NodeHistory(14 * DAY)
     for i, gbps in enumerate([10.0, *[368.0, 370.0, 372.0] * 3]):
         book.note(NODE, NOW - DAY + i, ("a", "g"), FINE, gbps)
-    told = past(book)
-    assert told is not None
-    assert told.kind == FINE.kind
-    assert told.gang == Usual(370.0, 2.965, 10)
-    assert told.pair == Usual(370.0, 0.0, 10)
-    assert (told.alone, told.two, told.own, told.spells) == (None, None, None, ())
+    published = past(book)
+    assert published is not None
+    assert published.kind == FINE.kind
+    assert published.gang == Usual(370.0, 2.965, 10)
+    assert published.pair == Usual(370.0, 0.0, 10)
+    assert (published.alone, published.two, published.own, published.spells) == (None, None, None, ())
 
 
 def test_a_spell_says_when_whose_and_with_whom_of_this_gang() -> None:
     book = NodeHistory(14 * DAY)
     book.note(NODE, NOW - 3 * HOUR, ("a", "g"), bad("node-b", "node-c"))
     book.note(NODE, NOW - HOUR, ("b", "g"), bad("node-d", own=True))
-    told = past(book, ("ours", "next"), NOW, "node-a", "node-c", "node-d", "node-e")
-    assert told is not None
-    assert [(s.ago, s.source, s.own, s.partners) for s in told.spells] == [
+    published = past(book, ("ours", "next"), NOW, "node-a", "node-c", "node-d", "node-e")
+    assert published is not None
+    assert [(s.ago, s.source, s.own, s.partners) for s in published.spells] == [
         (3 * HOUR, 0, False, ("node-c",)),
         (HOUR, 1, True, ("node-d",)),
     ]
@@ -57,9 +57,9 @@ def test_all_pods_and_restarts_of_one_gang_are_one_spell() -> None:
     book.note(NODE, NOW - HOUR, ("a", "g"), bad("node-b", own=True))
     book.note(NODE, NOW - HOUR, ("a", "g"), bad("node-b"))
     book.note(NODE, NOW - HOUR + 60, ("a", "g"), bad("node-c"))
-    told = past(book)
-    assert told is not None
-    assert [(s.ago, s.own) for s in told.spells] == [(HOUR - 60, True)]
+    published = past(book)
+    assert published is not None
+    assert [(s.ago, s.own) for s in published.spells] == [(HOUR - 60, True)]
 
 
 def test_what_is_older_than_the_age_does_not_count() -> None:
@@ -76,8 +76,8 @@ def test_nothing_outlives_a_repair(how: str) -> None:
         book.check(*repaired, NOW - HOUR)
     elif how == "seen by a gang":
         book.note(repaired, NOW - HOUR, ("a", "h"), FINE)
-    told = book.past(repaired, NOW, ("ours", "next"), {})
-    assert told is None or told.spells == ()
+    published = book.past(repaired, NOW, ("ours", "next"), {})
+    assert published is None or published.spells == ()
 
 
 def test_who_comes_after_a_repair_hears_nothing_of_before_from_pods_that_are_still_there() -> None:
@@ -115,10 +115,10 @@ def test_a_namespace_with_many_gangs_pushes_out_its_own_spells_alone() -> None:
     book.note(NODE, NOW - 9 * HOUR, ("small", "g"), bad("node-b"))
     for i in range(50):
         book.note(NODE, NOW - 8 * HOUR + i, ("large", f"g-{i}"), bad("node-c"))
-    told = past(book)
-    assert told is not None
-    assert len(told.spells) == MOST_SPELLS
-    assert [s.ago for s in told.spells if s.source == told.spells[0].source] == [9 * HOUR]
+    published = past(book)
+    assert published is not None
+    assert len(published.spells) == MOST_SPELLS
+    assert [s.ago for s in published.spells if s.source == published.spells[0].source] == [9 * HOUR]
 
 
 def test_all_records_together_have_a_bound_in_nodes_and_in_bytes() -> None:

@@ -8,7 +8,7 @@ import msgspec
 from gangs import pod_json
 from preflight_gang.config import TOPOLOGY_LABELS
 from preflight_gang.objects import Node, Pod, node_with
-from preflight_gang.pods.node_facts import facts_patch, goes_with_roster, untold
+from preflight_gang.pods.node_facts import facts_patch, goes_with_roster, missing_annotations
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 
@@ -49,7 +49,7 @@ def a_node(**labels: str) -> Node:
 
 
 def test_a_pod_is_told_what_it_shows() -> None:
-    assert untold(a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
+    assert missing_annotations(a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
         names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
         names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
     }
@@ -57,28 +57,35 @@ def test_a_pod_is_told_what_it_shows() -> None:
 
 def test_a_pod_that_shows_one_thing_is_told_one_thing() -> None:
     only = {"name": "preflight-node", "downwardAPI": {"items": FACTS[:1]}}
-    assert untold(a_pod(only), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
+    assert missing_annotations(a_pod(only), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
         names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge"
     }
 
 
 def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
-    assert untold(a_pod(), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
-    assert untold(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    assert missing_annotations(a_pod(), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    assert (
+        missing_annotations(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS)
+        == {}
+    )
 
 
 def test_a_pod_is_told_once() -> None:
     known = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
-    assert untold(a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    assert (
+        missing_annotations(a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    )
 
 
 def test_a_node_without_labels_has_an_empty_topology_and_no_instance_type() -> None:
     bare = msgspec.convert({"metadata": {"name": "node-a"}}, Node)
-    assert untold(a_pod(OF_THE_NODE), bare, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {names.TOPOLOGY_ANNOTATION: "{}"}
+    assert missing_annotations(a_pod(OF_THE_NODE), bare, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
+        names.TOPOLOGY_ANNOTATION: "{}"
+    }
 
 
 def test_nobody_is_told_of_a_node_that_is_not_known() -> None:
-    assert untold(a_pod(OF_THE_NODE), None, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+    assert missing_annotations(a_pod(OF_THE_NODE), None, INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
 
 
 def test_of_a_node_only_the_wanted_labels_are_kept() -> None:
@@ -120,7 +127,7 @@ def test_a_pod_without_annotations_gets_them_only_while_it_has_none() -> None:
 def test_another_label_may_name_the_instance_type() -> None:
     text = msgspec.json.encode({"metadata": {"name": "node-0", "labels": {**LABELS, "example.com/sku": "ours"}}})
     node = msgspec.json.decode(text, type=node_with({"example.com/sku"}))
-    assert untold(a_pod(OF_THE_NODE), node, "example.com/sku", ()) == {
+    assert missing_annotations(a_pod(OF_THE_NODE), node, "example.com/sku", ()) == {
         names.INSTANCE_TYPE_ANNOTATION: "ours",
         names.TOPOLOGY_ANNOTATION: "{}",
     }

@@ -36,14 +36,14 @@ def test_a_large_gang_is_given_more_time() -> None:
 def test_a_round_is_told_in_slices_and_each_member_once() -> None:
     for heard in (True, False):
         pace, waiting = AnswerPace(since=0.0), uids(2 * SLICE + 1, new=not heard)
-        told: list[str] = []
+        published: list[str] = []
         again: float | None = 0.0
         while again == 0.0:
             turn, again = pace.turn(waiting, 10.0)
             assert len(turn) <= SLICE
-            told += turn
+            published += turn
             waiting |= dict.fromkeys(turn, False)
-        assert told == list(waiting)
+        assert published == list(waiting)
 
 
 def test_who_no_longer_waits_loses_its_turn() -> None:

@@ -8,8 +8,8 @@ from preflight_gang.gangs.sealing import decide
 
 
 def answer(decision: object, name: str) -> str:
-    told = decision.answers.get(f"uid-{name}")  # type: ignore[attr-defined]
-    return told.answer if told else "nothing"
+    published = decision.answers.get(f"uid-{name}")  # type: ignore[attr-defined]
+    return published.answer if published else "nothing"
 
 
 def test_a_gang_is_sealed_when_its_last_member_has_an_address_ranked_by_name() -> None:
@@ -19,9 +19,9 @@ def test_a_gang_is_sealed_when_its_last_member_has_an_address_ranked_by_name() -
 
 def test_who_waits_is_told_who_is_missing_and_why() -> None:
     alone = gang(waiting("pod-0", "10.0.0.1"), a_member("pod-1", node=""), size=3)
-    told = decide(alone).answers["uid-pod-0"]
-    assert (told.answer, told.generation) == ("wait", 1)
-    assert told.missing == ("pod-1: not scheduled yet", "1 of 3 members: no such pod yet")
+    published = decide(alone).answers["uid-pod-0"]
+    assert (published.answer, published.generation) == ("wait", 1)
+    assert published.missing == ("pod-1: not scheduled yet", "1 of 3 members: no such pod yet")
 
 
 def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
@@ -37,8 +37,8 @@ def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
     stamped = key_of(made)
     assert stamped is not None
     stuck = member(made, stamped[1])
-    told = decide(gang(waiting("pod-0", "10.0.0.1"), stuck)).answers["uid-pod-0"]
-    assert told.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
+    published = decide(gang(waiting("pod-0", "10.0.0.1"), stuck)).answers["uid-pod-0"]
+    assert published.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
 
 
 def test_an_unknown_size_means_wait_even_with_members_enough() -> None:
@@ -69,12 +69,15 @@ def test_members_beyond_the_size_are_not_sealed() -> None:
 def test_a_failed_earlier_check_ends_the_others_with_its_cause_before_and_after_sealing() -> None:
     sick = failed("pod-1", "10.0.0.2", node="node-b")
     for rest in (waiting("pod-0", "10.0.0.1"), checking("pod-0", "10.0.0.1")):
-        told = decide(gang(rest, sick)).answers["uid-pod-0"]
-        assert (told.answer, told.reason) == ("fail", "pod-1 on node-b failed dcgm-diag with DCGM_FR_FAULTY_MEMORY")
+        published = decide(gang(rest, sick)).answers["uid-pod-0"]
+        assert (published.answer, published.reason) == (
+            "fail",
+            "pod-1 on node-b failed dcgm-diag with DCGM_FR_FAULTY_MEMORY",
+        )
     before = record(waiting("pod-0", "10.0.0.1"), checking("pod-1", "10.0.0.2"))
-    told = decide(gang(waiting("pod-0", "10.0.0.1"), sick, record=before)).answers["uid-pod-0"]
-    assert (told.answer, told.generation) == ("fail", 1)
-    assert "DCGM_FR_FAULTY_MEMORY" in told.reason
+    published = decide(gang(waiting("pod-0", "10.0.0.1"), sick, record=before)).answers["uid-pod-0"]
+    assert (published.answer, published.generation) == ("fail", 1)
+    assert "DCGM_FR_FAULTY_MEMORY" in published.reason
 
 
 def test_a_failure_before_a_members_time_is_not_its_own() -> None:
@@ -115,9 +118,9 @@ def test_a_replaced_member_forms_the_next_generation_with_those_who_have_not_beg
 def test_a_replacement_after_the_others_have_passed_skips() -> None:
     one, two = passed("pod-0", "10.0.0.1"), passed("pod-1", "10.0.0.2")
     new = waiting("pod-1", "10.0.0.9", uid="uid-new")
-    told = decide(gang(one, new, record=record(one, two))).answers["uid-new"]
-    assert told.answer == "skip"
-    assert "nobody to test with" in told.reason
+    published = decide(gang(one, new, record=record(one, two))).answers["uid-new"]
+    assert published.answer == "skip"
+    assert "nobody to test with" in published.reason
 
 
 def test_one_member_that_passed_keeps_the_generation_for_the_rest() -> None:
@@ -150,9 +153,9 @@ def test_the_shared_failure_of_a_generation_is_nobodys_cause_in_the_next() -> No
     decision = decide(
         gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2", own=True), record=record(one, two))
     )
-    told = decision.answers["uid-pod-0"]
-    assert told.answer == "wait"
-    assert told.missing == ("pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",)
+    published = decision.answers["uid-pod-0"]
+    assert published.answer == "wait"
+    assert published.missing == ("pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",)
 
 
 def test_a_member_being_deleted_is_gone() -> None:
@@ -170,16 +173,16 @@ def test_a_foreign_config_map_is_an_obstacle_that_is_named() -> None:
 
 def test_a_long_list_of_missing_members_is_cut() -> None:
     crowd = [a_member(f"pod-{i:03}", node="") for i in range(50)]
-    told = decide(gang(waiting("pod-a", "10.0.0.1"), *crowd, size=60)).answers["uid-pod-a"]
-    assert told.missing[8:] == ("and 42 more", "9 of 60 members: no such pod yet")
+    published = decide(gang(waiting("pod-a", "10.0.0.1"), *crowd, size=60)).answers["uid-pod-a"]
+    assert published.missing[8:] == ("and 42 more", "9 of 60 members: no such pod yet")
 
 
 def test_a_cause_in_forming_speaks_of_the_generation_to_come() -> None:
     """Who has joined the last one in an earlier life ignores everything about it, but not this."""
     old = record(waiting("pod-0", "10.0.0.1"), checking("pod-1", "10.0.0.2"), generation=3)
     now = gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2"), record=old)
-    told = decide(now).answers["uid-pod-0"]
-    assert (told.answer, told.generation) == ("fail", 4)
+    published = decide(now).answers["uid-pod-0"]
+    assert (published.answer, published.generation) == ("fail", 4)
 
 
 def test_once_one_has_passed_a_departed_member_ends_nobody() -> None:
@@ -218,21 +221,23 @@ def test_a_restarted_member_is_not_given_its_old_rank_again() -> None:
 
 def test_a_pod_that_failed_and_is_over_is_named_as_what_it_is() -> None:
     over = failed("pod-1", "10.0.0.2", own=True, phase="Failed")
-    told = decide(gang(waiting("pod-0", "10.0.0.1"), over, size=3)).answers["uid-pod-0"]
-    assert told.answer == "wait"
-    assert told.missing == (
+    published = decide(gang(waiting("pod-0", "10.0.0.1"), over, size=3)).answers["uid-pod-0"]
+    assert published.answer == "wait"
+    assert published.missing == (
         "pod-1: failed nccl-allreduce on node-a: LOW_BANDWIDTH",
         "1 of 3 members: no such pod yet",
     )
 
 
 def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
-    told = failed("pod-1", "10.0.0.2", own=True)
-    assert told.failure is not None
-    told = msgspec.structs.replace(told, failure=msgspec.structs.replace(told.failure, code="PEER_FAILED"))
+    published = failed("pod-1", "10.0.0.2", own=True)
+    assert published.failure is not None
+    published = msgspec.structs.replace(
+        published, failure=msgspec.structs.replace(published.failure, code="PEER_FAILED")
+    )
     again = waiting("pod-2", "10.0.0.3", restarts=1)
     seats = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3"))
-    decision = decide(gang(waiting("pod-0", "10.0.0.1"), told, again, size=3, record=seats))
+    decision = decide(gang(waiting("pod-0", "10.0.0.1"), published, again, size=3, record=seats))
     assert decision.answers["uid-pod-0"].reason == "pod-2 was restarted"
 
 

@@ -104,14 +104,14 @@ def test_what_does_not_start_together_is_skipped_with_the_reason(
 def test_an_object_that_does_not_say_it_means_unknown_never_a_guess(
     source: str, spec: dict[str, Any], missing: str
 ) -> None:
-    told = sized(source, read(source, spec))
-    assert told.participants is None
-    assert missing in told.unknown
+    published = sized(source, read(source, spec))
+    assert published.participants is None
+    assert missing in published.unknown
 
 
 def test_an_object_that_is_not_there_is_named() -> None:
-    told = sized("schedulingGroup", "does not exist yet")
-    assert told.unknown == "the size is not known: PodGroup it does not exist yet"
+    published = sized("schedulingGroup", "does not exist yet")
+    assert published.unknown == "the size is not known: PodGroup it does not exist yet"
 
 
 def test_members_without_gpus_come_off_the_size() -> None:

@@ -21,7 +21,7 @@ def test_who_has_waited_for_long_gets_one_event_a_generation() -> None:
     assert waits.due(gang(one), 100.0) == ([], PATIENCE)
     assert waits.due(gang(one), 110.0) == ([], PATIENCE - 10)
     assert waits.due(gang(one), 100.0 + PATIENCE) == ([one], None)
-    waits.said(one)
+    waits.emitted(one)
     assert waits.due(gang(one), 1000.0) == ([], None)
     again = told_to_wait(1, generation=2)
     assert waits.due(gang(again), 1000.0) == ([], PATIENCE)
@@ -45,7 +45,7 @@ def test_many_are_told_in_slices() -> None:
     due, again = waits.due(gang(*every), PATIENCE)
     assert (len(due), again) == (SLICE, 0.0)
     for one in due:
-        waits.said(one)
+        waits.emitted(one)
     assert len(waits.due(gang(*every), PATIENCE)[0]) == 4
 
 

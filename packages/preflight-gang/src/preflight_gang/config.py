@@ -54,11 +54,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
     ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once (see :mod:`.fairness`). ``instanceTypeLabel`` and
-    ``topologyLabels`` are those of a node that its pods are told. What gangs have found of a node is remembered for ``history``. ``sources`` are kinds of gangs that only the configuration knows.
+    ``topologyLabels`` are labels of a node that are written to its pods. What gangs have found of a node is remembered for ``history``. ``sources`` are kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a device of one of
     ``gpuDeviceClasses``, without being checked. Pods are counted, and their results, in namespaces that are labelled or among
-    ``namespaces`` and not among ``excludeNamespaces``: what the injector is told, too.
+    ``namespaces`` and not among ``excludeNamespaces``: the same lists as the injector's.
     """
 
     audit_interval: Annotated[str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"

@@ -1,5 +1,4 @@
-"""The page: what changes in the cluster → which gangs to look at → decide → commit → tell; and results into counts and Events,
-PreflightConfigs into verdicts.
+"""The main flow: what changes in the cluster → which gangs to look at → decide → commit → publish rosters.
 
 Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that matters: all of it stands in the pods
 and in one ConfigMap a gang, so whoever leads next goes on from there.
@@ -101,8 +100,8 @@ class Controller:
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            beside = (self._objects.run, self.reports.mirror, self._policies.mirror, self._read_left_out)
-            for run in (*(r.run for r in self._reflectors), self._mirrored_config_maps.run, *beside):
+            others = (self._objects.run, self.reports.mirror, self._policies.mirror, self._read_left_out)
+            for run in (*(r.run for r in self._reflectors), self._mirrored_config_maps.run, *others):
                 group.start_soon(run)
 
     @property
@@ -160,7 +159,7 @@ class Controller:
             self.gangs.add(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
-        """It may be a gang's: then its members wait, and are told why, rather than that a second record is made."""
+        """It may be a gang's: then its members wait, with this reason, and no second record is made."""
         place = (one.metadata.namespace, one.metadata.name)
         if there and place[1].startswith(names.GANG_CONFIGMAP_PREFIX):
             self._config_maps.cannot_read(place, one.why)
@@ -188,7 +187,7 @@ class Controller:
                 self._look_at((namespace, name))
 
     def _forget_departed(self, state: GangState, place: Place) -> None:
-        """Those of whom the record says it, or does not speak."""
+        """Forget those that the record counts as passed, or does not contain."""
         try:
             record = self._config_maps.record(place)
         except (LeftOut, NotYet):
@@ -294,8 +293,8 @@ class Controller:
         if self.reports.namespaces.opted_in(key[0]):
             asking = (answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING)
             waits = any(answer is not None and answer.answer == "wait" for answer in asking)
-            times.append(await self._say_who_is_missing(writer, key) if waits else None)
-            times.append(await self._say_who_has_no_answer(writer, key, answers) if writer.pods else None)
+            times.append(await self._emit_waiting_events(writer, key) if waits else None)
+            times.append(await self._emit_refused_events(writer, key, answers) if writer.pods else None)
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _due(
@@ -321,7 +320,7 @@ class Controller:
         return sent.again
 
     async def _write(self, writer: Writer, key: Key, gang: GangView, decision: GangDecision) -> GangView | None:
-        """The gang once its record says what was decided. Raises :class:`KubeError`."""
+        """The gang once its record holds what was decided. Raises :class:`KubeError`."""
         if decision.seal:
             gang = await self._commit(writer, key, gang, decision.seal)
         else:
@@ -336,7 +335,7 @@ class Controller:
             log.warning("gang record not written, requeued", gang="/".join(key), error=str(error))
         return seconds
 
-    async def _say_who_is_missing(self, writer: Writer, key: Key) -> float | None:
+    async def _emit_waiting_events(self, writer: Writer, key: Key) -> float | None:
         """Events on members that have waited for long; after how many seconds there may be more."""
         gang, state = self.gang(key), self._gangs.get(key)  # with what was written just now
         if gang is None or state is None:
@@ -345,12 +344,10 @@ class Controller:
         for one in due:
             if await writer.event(waiting_event(gang, one, timestamp(datetime.now(UTC)))) is None:
                 return writer.left(one.uid) or LOOK_AGAIN
-            state.waiting.said(one)
+            state.waiting.emitted(one)
         return again
 
-    async def _say_who_has_no_answer(
-        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
-    ) -> float | None:
+    async def _emit_refused_events(self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]) -> float | None:
         """An Event on each member whose pod takes no annotation, with its answer; after how many seconds there may be more."""
         gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
         if gang is None or state is None:
@@ -392,7 +389,7 @@ class Controller:
         return gang
 
     async def _note_pass(self, writer: Writer, key: Key, gang: GangView) -> None:
-        """Have the record say that its generation has passed. Raises :class:`KubeError`."""
+        """Write into the record that its generation has passed. Raises :class:`KubeError`."""
         at = self._config_maps.at((gang.namespace, gang.config_map))
         written = await writer.note_pass(gang, at) if at is not None else None
         if written is None:

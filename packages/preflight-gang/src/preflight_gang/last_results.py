@@ -1,4 +1,4 @@
-"""What each check last said of each node: when it passed there last, and the bandwidth that it measured.
+"""The last results of each check on each node: when it passed there last, and the bandwidth that it measured.
 
 Pure. Numbers alone, for each node of the cluster and each configured check: 10,000 nodes with three checks take some 10 MB.
 """

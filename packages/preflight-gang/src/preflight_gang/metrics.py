@@ -1,4 +1,4 @@
-"""ADR-026's metrics, and a few that tell how the controller itself fares."""
+"""ADR-026's metrics, and a few about the controller itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which namespaces are opted in: what a pod of any other namespace says of itself is not counted, for anybody may write it.
+"""Which namespaces are opted in: results of pods in other namespaces are not counted, for anybody may write them.
 
 The webhook works in the same ones: the label, or the lists that injector and controller are given alike.
 """

@@ -33,7 +33,9 @@ def run(target: Connection, config: Config, *, namespace: str, host: str, port: 
                 metrics.leader.set(0)
 
         def unready() -> str:
-            return "" if controller.synced else "the cluster has not been read yet"
+            if controller.synced or client.mirrors.trouble(manager.BEHIND):  # the manager says the latter
+                return ""
+            return client.mirrors.trouble(0.0) or "the cluster has not been read yet"
 
         return manager.Parts(tasks={"mirrors": controller.mirror}, lead=lead, ready=[unready])
 

@@ -42,12 +42,12 @@ async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
                     continue
                 if stamped is not None:
                     members.setdefault(stamped[0], []).append(member(pod, stamped[1]))
-        told = []
+        paragraphs = []
         for key, found in sorted(members.items()):
             called = {key[1], key[1].partition(":")[2], *config_maps(key), *(m.name for m in found)}
             if wanted is None or wanted in called:
-                told.append(render(await _gang(client, key, found, sources)))
-        return "\n\n".join(told)
+                paragraphs.append(render(await _gang(client, key, found, sources)))
+        return "\n\n".join(paragraphs)
 
 
 async def _gang(client: Client, key: Key, members: list[GangMember], sources: Sources) -> GangView:
@@ -128,8 +128,8 @@ def _state(gang: GangView) -> str:
     now = [by_uid.get(seat.uid) for seat in gang.record.seats]
     passed = sum(m is not None and m.passed for m in now)
     gone = sum(m is None for m in now)
-    told = f", {passed} passed" + (f", {gone} gone" if gone else "")
-    return f"{size_}; generation {gang.record.generation} sealed with {len(now)}{told}{blocked}"
+    progress = f", {passed} passed" + (f", {gone} gone" if gone else "")
+    return f"{size_}; generation {gang.record.generation} sealed with {len(now)}{progress}{blocked}"
 
 
 def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
@@ -140,6 +140,9 @@ def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
     if answer is None:
         return said + again
     words = f"; skips: {answer.reason}" if answer.answer == "skip" else ""
-    told = one.told is not None and (one.told.answer, one.told.generation) == (answer.answer, answer.generation)
-    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is MemberStage.WAITING and not told else ""
+    published = one.published is not None and (one.published.answer, one.published.generation) == (
+        answer.answer,
+        answer.generation,
+    )
+    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is MemberStage.WAITING and not published else ""
     return said + again + words + silent

@@ -99,7 +99,7 @@ class WorkloadWatch:
         async with anyio.create_task_group() as group:
             group.start_soon(reflector.run)
             await reflector.synced.wait()
-            self._tell(kind, "")
+            self._set_state(kind, "")
 
     async def _discover(self, kind: SizedKind) -> str:
         pause = _FIRST_RETRY
@@ -107,17 +107,17 @@ class WorkloadWatch:
             try:
                 path = await served(self._client, kind.group, kind.resource)
             except KubeError as error:
-                self._tell(kind, f"cannot be read: {error}")
+                self._set_state(kind, f"cannot be read: {error}")
                 await anyio.sleep(pause)
                 pause = min(2 * pause, ABSENT_RETRY)
                 continue
             if path is not None:
                 log.info("watching workload objects", path=path)
                 return path
-            self._tell(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
+            self._set_state(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
             await anyio.sleep(ABSENT_RETRY)
 
-    def _tell(self, kind: SizedKind, state: str) -> None:
+    def _set_state(self, kind: SizedKind, state: str) -> None:
         if self._state.get(kind) != state:
             self._state[kind] = state
             self._changed(kind, "", "")

@@ -91,7 +91,7 @@ class Writer:
         return msgspec.json.decode(written, type=ConfigMap)
 
     async def _replace(self, collection: str, body: dict[str, Any], at: ConfigMap) -> bytes:
-        """Replace our record, even where somebody has made it immutable: nothing in it is his, so it is made anew."""
+        """Replace our record, even where it was made immutable: it is all ours, so it is deleted and created again."""
         path = f"{collection}/{at.metadata.name}"
         try:
             return await self._client.replace(path, body)

@@ -130,9 +130,7 @@ def _content(record: Record) -> dict[str, Any]:
     why = f"with {everyone} members it would not fit into a ConfigMap's 1 MiB"
     data["note"] = f"{_RECORD} is packed (JSON, zlib) under binaryData: {why}."
     if not _fits([*data.values(), packed]):
-        data["note"] += (
-            " peers is left out for the same reason; each member is told its own part by its pod's annotation."
-        )
+        data["note"] += " peers is left out for the same reason; each member has its own part in its pod's annotation."
         del data["peers"]
     if not _fits([*data.values(), packed]) or len(members) > _most_unpacked(packed):
         raise TooLarge(f"the record of {everyone} members does not fit into a ConfigMap's 1 MiB")
@@ -223,13 +221,15 @@ def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> lis
 
 def roster_write(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> RosterWrite | None:
     """What gives ``member`` its answer; None when its pod has it already, from whichever leader."""
-    roster, told = _roster(member, answer, record, epoch), member.told
-    if told is not None:
+    roster, published = _roster(member, answer, record, epoch), member.published
+    if published is not None:
         # What an earlier release has written is not written again for fields that it did not know.
-        known = msgspec.structs.replace(told, epoch=epoch, successors=told.successors or roster.successors, past=None)
+        known = msgspec.structs.replace(
+            published, epoch=epoch, successors=published.successors or roster.successors, past=None
+        )
         if known == roster:
             return None
-        if answer.answer == told.answer == "fail" and told.generation == answer.generation:
+        if answer.answer == published.answer == "fail" and published.generation == answer.generation:
             return None  # a generation ends once, and for all with the cause that was seen first
     return RosterWrite(member=member, roster=roster)
 

@@ -84,8 +84,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
-    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is what it was told last, as written,
-    and ``told`` the same read (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of
+    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is its last roster, as written,
+    and ``published`` the same read (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of
     the pod since. ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``: stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no room.
     """
 
@@ -104,7 +104,7 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool
     terminal: bool
     roster: str
-    told: Roster | None
+    published: Roster | None
     owner: OwnerReference | None
     size: int | None
     object: str | None
@@ -143,7 +143,7 @@ def config_maps(key: Key) -> tuple[str, str]:
 
 
 def gang_check(pod: Pod) -> str | None:
-    """The init container that is told about the gang: the first that mounts its volume."""
+    """The init container that reads the roster: the first that mounts its volume."""
     for container in pod.spec.init_containers:
         if container.name.startswith(names.CONTAINER_PREFIX) and any(
             mount.name == names.GANG_VOLUME for mount in container.volume_mounts
@@ -177,7 +177,7 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
         passed=failure is None and own is not None and own.state.terminated is not None,
         terminal=terminal,
         roster=roster,
-        told=_told(roster),
+        published=_published(roster),
         owner=next((owner for owner in pod.metadata.owner_references if owner.controller), None),
         size=stamp.size,
         object=stamp.object,
@@ -188,7 +188,7 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
     )
 
 
-def _told(roster: str) -> Roster | None:
+def _published(roster: str) -> Roster | None:
     try:
         return decode_roster(roster) if roster else None
     except ContractError:
@@ -228,7 +228,7 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
 
 
 def read(container: str, end: ContainerTerminated) -> Result:
-    """What a terminated check has to say (never raises). Where it says nothing, its container's status does."""
+    """The result of a terminated check (never raises). Where it left none, its container's status gives one."""
     result = from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
     if result.outcome not in OUTCOMES:
         said = result.outcome[:40]
@@ -286,8 +286,8 @@ def _unscheduled(pod: Pod) -> PodCondition | None:
 
 def _why_no_address(pod: Pod) -> str:
     if (condition := _unscheduled(pod)) is not None:
-        told = f": {condition.message}" if condition.message else ""
-        return f"{condition.reason or 'not scheduled'}{told}"
+        why = f": {condition.message}" if condition.message else ""
+        return f"{condition.reason or 'not scheduled'}{why}"
     if not pod.spec.node_name:
         return "not scheduled yet"
     return f"starting on {pod.spec.node_name}"

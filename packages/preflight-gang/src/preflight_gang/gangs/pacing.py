@@ -1,6 +1,6 @@
-"""When the members of an incomplete gang are told who is missing: each such answer is a write a member.
+"""When the members of an incomplete gang get the answer who is missing: each is a write.
 
-Pure: whoever asks says what time it is (seconds of a monotonic clock).
+Pure: the caller gives the time (seconds of a monotonic clock).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .sealing import MemberAnswer
 __all__ = ["AnswerPace"]
 
 FIRST: Final = 1.0
-"""Seconds, at least, that a new gang is given to complete before its members are told to wait: most do, and need one write."""
+"""Seconds, at least, that a new gang is given to complete before its members get the answer to wait: most do, and need one write."""
 NEXT: Final = 5.0
-"""Seconds, at least, between two rounds of telling who is still missing."""
+"""Seconds, at least, between two rounds of answers who is still missing."""
 _FIRST_MEMBERS, _NEXT_MEMBERS = 200, 20
-"""Members a second for which a round is put off further: a large gang takes longer to come, and to be told."""
+"""Members a second for which a round is put off further: a large gang takes longer to come, and to write to."""
 SLICE: Final = 64
-"""Members told before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
+"""Members written to before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
 
 
 class AnswerPace:
@@ -45,11 +45,14 @@ class AnswerPace:
             answer = answers.get(one.uid)
             if answer is None or answer.answer != "wait":
                 continue
-            if one.told is None and one.stage is not MemberStage.WAITING:
+            if one.published is None and one.stage is not MemberStage.WAITING:
                 left_out.add(one.uid)
             else:
-                told = one.told
-                waiting[one.uid] = told is None or (told.answer, told.generation) != ("wait", answer.generation)
+                published = one.published
+                waiting[one.uid] = published is None or (published.answer, published.generation) != (
+                    "wait",
+                    answer.generation,
+                )
         again: float | None = None
         if waiting:
             turn, again = self.turn(waiting, now)
@@ -57,7 +60,7 @@ class AnswerPace:
         return {uid: answer for uid, answer in answers.items() if uid not in left_out}, again
 
     def turn(self, waiting: Mapping[str, bool], now: float) -> tuple[list[str], float | None]:
-        """Who is told now, and after how many seconds to ask again (None: when something has changed).
+        """Who gets an answer now, and after how many seconds to ask again (None: when something has changed).
 
         ``waiting``: uids of those who wait, and whether each has still to hear it for the first time.
         """

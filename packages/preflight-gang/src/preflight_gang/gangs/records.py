@@ -63,7 +63,7 @@ class Records:
     def place(self, key: Key, *, earlier: bool) -> Place:
         """Where a gang's record is, or is to be. ``earlier``: some of its members were stamped as version 1.
 
-        Then, and where its record was begun there, it has the name that does not tell sources apart; unless another gang has it.
+        Then, and where its record was begun there, it has the name without a source; unless another gang has it.
         """
         name, before = ((key[0], name) for name in config_maps(key))
         found = self._found.get(before)

@@ -1,9 +1,9 @@
 """The state machine of a gang: forming → sealed(generation) → done | failed → forming again.
 
-Pure: :func:`decide` looks at the members as they are and at the one committed record, and says whom to seal and what each
-member is told. There is no other state, so a new leader continues where the old one stopped.
+Pure: :func:`decide` looks at the members as they are and at the one committed record, and decides whom to seal and what each
+member's answer is. There is no other state, so a new leader continues where the old one stopped.
 
-Generations: a sealed roster speaks of generation N, whatever is said while forming speaks of N+1. A check that has joined N in an
+Generations: a sealed roster is about generation N, every answer while forming is about N+1. A check that has joined N in an
 earlier life therefore ignores everything about N.
 """
 
@@ -21,14 +21,14 @@ from .view import GangView, Seat
 __all__ = ["GangDecision", "MemberAnswer", "decide"]
 
 PEER_FAILED: Final = "PEER_FAILED"
-"""What a member ends with that was told to fail: it passes a cause on and is none."""
+"""The code of a member whose answer was to fail: it passes a cause on and is not one itself."""
 NAMED: Final = 8
 """How many missing members are named; a roster is an annotation of every member."""
 _READY: Final = frozenset({MemberStage.CHECKING, MemberStage.WAITING})
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member is told; ``rank`` where it is sealed."""
+    """One member's answer; ``rank`` where it is sealed."""
 
     answer: Word
     generation: int
@@ -83,13 +83,13 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
         if now is not None and now.passed and now.attempt == seat.attempt:
             passed = True
             leaving = leaving or now.uid not in staying
-        elif (cause := _departed(seat, now) or _unheard(gang, seat, now)) is not None:
+        elif (cause := _departed(seat, now) or _unreachable(gang, seat, now)) is not None:
             causes.append(cause)
         else:
             playing.add(seat.uid)
     if passed or not causes:
         return frozenset(playing), "", leaving and not gang.record.passed
-    # Of those only who has begun the test itself has joined; the others can still be told anew.
+    # Of those only who has begun the test itself has joined; the others can still get another answer.
     joined = frozenset(uid for uid in playing if by_uid[uid].stage is MemberStage.WAITING)
     return joined, min(causes)[1], False
 
@@ -111,14 +111,16 @@ def _departed(seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
     return None
 
 
-def _unheard(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
-    """Why a seat's member will never hear that it is sealed; None when it has heard it, or may still do."""
+def _unreachable(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
+    """Why a seat's member will never have its sealed roster; None when it has it, or may still get it."""
     assert now is not None
     assert gang.record is not None
-    told, generation = now.told, gang.record.generation
-    if told is not None and (told.answer, told.generation) == ("wait", generation + 1):
+    published, generation = now.published, gang.record.generation
+    if published is not None and (published.answer, published.generation) == ("wait", generation + 1):
         return 6, f"{seat.name} takes part in the next generation"
-    if seat.uid not in gang.refused or (told is not None and (told.answer, told.generation) == ("sealed", generation)):
+    if seat.uid not in gang.refused or (
+        published is not None and (published.answer, published.generation) == ("sealed", generation)
+    ):
         return None
     return 4, f"{seat.name} cannot have its rank: {gang.refused[seat.uid]}"
 
@@ -164,7 +166,7 @@ def _forming(gang: GangView, forming: Sequence[GangMember], generation: int) -> 
         if cause is not None:
             answers[one.uid] = MemberAnswer(answer="fail", generation=generation, reason=cause)
         else:
-            missing = everyone if _ready(gang, one) else _missing(gang, late, present, besides=one.uid)
+            missing = everyone if _ready(gang, one) else _missing(gang, late, present, excluding=one.uid)
             answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
     return answers
 
@@ -200,15 +202,15 @@ def _cause(who: GangMember, failure: Failure) -> str:
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: GangView, late: Sequence[GangMember], present: int, besides: str = "") -> tuple[str, ...]:
-    """Who is missing, for a member to read: the ``late`` ones, ``besides`` itself. Costs the same however many they are."""
+def _missing(gang: GangView, late: Sequence[GangMember], present: int, excluding: str = "") -> tuple[str, ...]:
+    """Who is missing, for a member to read: the ``late`` ones, ``excluding`` itself. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:
         return (gang.obstacle,)
     if wanted is None:
         return (gang.sized.unknown,)
-    others = len(late) - bool(besides)
-    missing = [f"{m.name}: {gang.refused.get(m.uid, m.why)}" for m in late[: NAMED + 1] if m.uid != besides][:NAMED]
+    others = len(late) - bool(excluding)
+    missing = [f"{m.name}: {gang.refused.get(m.uid, m.why)}" for m in late[: NAMED + 1] if m.uid != excluding][:NAMED]
     if others > NAMED:
         missing.append(f"and {others - NAMED} more")
     if wanted > present:

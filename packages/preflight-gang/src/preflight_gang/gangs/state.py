@@ -82,11 +82,11 @@ class Gangs:
 
     def at(self, place: tuple[str, str]) -> list[Key]:
         """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where ids hash alike, and where they were
-        stamped before sources told them apart."""
+        stamped before names contained sources."""
         return [key for key in self._states if key[0] == place[0] and place[1] in config_maps(key)]
 
     def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
-        """The gangs that a record is of: all of that raw id, where it was written before sources told them apart."""
+        """The gangs that a record is of: all of that raw id, where it was written before names contained sources."""
         if source:
             return [(namespace, gang_id(source, raw))]
         return [key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw]
@@ -127,7 +127,7 @@ class Gangs:
         uid, state = write.member.uid, self._states.get(key)
         known = state.members.get(uid) if state is not None else None
         if state is not None and known is not None and known.roster == write.member.roster:
-            state.members[uid] = msgspec.structs.replace(known, roster=write.text, told=decode_roster(write.text))
+            state.members[uid] = msgspec.structs.replace(known, roster=write.text, published=decode_roster(write.text))
 
 
 def _as_it_was(pod: Pod) -> GangMember | None:
@@ -137,5 +137,5 @@ def _as_it_was(pod: Pod) -> GangMember | None:
     except ContractError:
         return None
     last = member(pod, stamped[1]) if stamped is not None else None
-    sealed = last is not None and last.told is not None and last.told.answer == "sealed"
+    sealed = last is not None and last.published is not None and last.published.answer == "sealed"
     return last if last is not None and last.passed and sealed else None

@@ -59,8 +59,10 @@ class GangView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def generation(self) -> int:
         """The last one sealed. Where the record was deleted, the members still know it."""
-        told = (m.told.generation for m in self.members if m.told is not None and m.told.answer == "sealed")
-        return max([self.record.generation if self.record else 0, *told])
+        published = (
+            m.published.generation for m in self.members if m.published is not None and m.published.answer == "sealed"
+        )
+        return max([self.record.generation if self.record else 0, *published])
 
 
 def assemble(

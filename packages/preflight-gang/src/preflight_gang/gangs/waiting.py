@@ -1,7 +1,7 @@
-"""Whose waiting is worth an Event: it says on the pod itself who is missing and why, for those who do not read the check's log; and
-what a pod's Event says where the pod itself takes no answer.
+"""Events on members that wait for long: who is missing and why, for those who do not read the check's log; and on members whose pods
+cannot be annotated: their answers.
 
-Pure: whoever asks says what time it is (seconds of one clock).
+Pure: the caller gives the time (seconds of one clock).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .view import GangView
 __all__ = ["PATIENCE", "WaitingEvents", "refused_event", "waiting_event"]
 
 PATIENCE: Final = 30.0
-"""Seconds that a member has been told to wait before an Event says so: most gangs are complete long before."""
+"""Seconds that a member has waited before it gets an Event: most gangs are complete long before."""
 SLICE: Final = 16
 """Events at once: nobody's rank waits behind a thousand of them."""
 
@@ -26,42 +26,44 @@ class WaitingEvents:
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
-        self._said: set[tuple[str, int]] = set()
+        self._emitted: set[tuple[str, int]] = set()
 
     def due(self, gang: GangView, now: float) -> tuple[list[GangMember], float | None]:
         """Who is to have an Event now, and after how many seconds to ask again (None: when something has changed)."""
         here = {
-            _wait(m): m for m in gang.members if m.stage is MemberStage.WAITING and m.told and m.told.answer == "wait"
+            _wait(m): m
+            for m in gang.members
+            if m.stage is MemberStage.WAITING and m.published and m.published.answer == "wait"
         }
         self._since = {wait: self._since.get(wait, now) for wait in here}
-        self._said &= here.keys()
-        left = {wait: since + PATIENCE - now for wait, since in self._since.items() if wait not in self._said}
+        self._emitted &= here.keys()
+        left = {wait: since + PATIENCE - now for wait, since in self._since.items() if wait not in self._emitted}
         due = [wait for wait, seconds in left.items() if seconds <= 0]
         if len(due) > SLICE:
             return [here[wait] for wait in due[:SLICE]], 0.0
         return [here[wait] for wait in due], min((s for s in left.values() if s > 0), default=None)
 
-    def said(self, one: GangMember) -> None:
-        self._said.add(_wait(one))
+    def emitted(self, one: GangMember) -> None:
+        self._emitted.add(_wait(one))
 
 
 def _wait(one: GangMember) -> tuple[str, int]:
-    return one.uid, one.told.generation if one.told else 0
+    return one.uid, one.published.generation if one.published else 0
 
 
 def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
     """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
-    assert one.told is not None
+    assert one.published is not None
     return event(
         pod=one.name,
         namespace=gang.namespace,
         uid=one.uid,
         node=one.node,
         container=one.check,
-        about=f"waiting\0{one.told.generation}",
+        about=f"waiting\0{one.published.generation}",
         good=True,
         reason="PreflightWaiting",
-        message=f"gang {gang.id} waits for {'; '.join(one.told.missing)}",
+        message=f"gang {gang.id} waits for {'; '.join(one.published.missing)}",
         now=now,
     )
 

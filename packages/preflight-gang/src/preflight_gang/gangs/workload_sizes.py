@@ -1,4 +1,4 @@
-"""The objects that know the size of a gang: of each, the fields that say it, and what they say.
+"""The objects that know the size of a gang: of each, the fields it is read from, and how.
 
 Pure. Pods know which object it is; API versions are discovered. Any field may be missing: an object then says why it knows no size,
 and its own gang waits. Lists have a limit, since anybody may write such objects and all of a kind are kept. Where the members of an object start one after the other, the
@@ -360,20 +360,20 @@ def sized_by(expression: Expression) -> type[SizedObject]:
         metadata: _Labelled
         spec: Any = None
         status: Any = None
-        said: DeclaredSize = DeclaredSize()
+        declared: DeclaredSize = DeclaredSize()
 
         def __post_init__(self) -> None:
             about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
             try:
-                self.said = _counted(
+                self.declared = _counted(
                     expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods", least=True
                 )
             except NoNumber as error:
-                self.said = DeclaredSize(unknown=str(error))
+                self.declared = DeclaredSize(unknown=str(error))
             self.spec = self.status = None
             self.metadata.labels, self.metadata.annotations = {}, {}
 
         def size(self, gang: str) -> DeclaredSize:
-            return self.said
+            return self.declared
 
     return Configured

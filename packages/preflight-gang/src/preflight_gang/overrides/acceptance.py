@@ -95,7 +95,7 @@ class NamespaceOverride(msgspec.Struct, frozen=True, kw_only=True):
     status: _Status = _Status()
 
     @property
-    def said(self) -> Condition | None:
+    def accepted(self) -> Condition | None:
         """What the cluster says about it so far, perhaps about an earlier generation."""
         for one in self.status.conditions:
             if one.get("type") == ACCEPTED:
@@ -176,7 +176,7 @@ def status(one: NamespaceOverride, verdict: OverrideVerdict, now: str) -> dict[s
 
     ``now`` is RFC 3339. Conditions of others stay as they are.
     """
-    said = one.said
+    said = one.accepted
     wanted = Condition(
         type=ACCEPTED,
         status="True" if verdict.accepted else "False",

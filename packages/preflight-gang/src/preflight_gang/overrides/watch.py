@@ -52,7 +52,7 @@ class OverrideController:
         self._namespaces.add((namespace, ""))
 
     async def lead(self, writer: Writer) -> None:
-        """Keep what the objects say of themselves true, until cancelled."""
+        """Keep the status of the objects current, until cancelled."""
         await self._mirror.synced.wait()
         for namespace in self.seen:
             self._namespaces.add((namespace, ""))

@@ -1,6 +1,6 @@
-"""What is remembered of nodes from gang to gang: taken from results, told with rosters, kept in the cluster once a minute at most.
+"""What is remembered of nodes from gang to gang: taken from results, published with rosters, written to the cluster once a minute at most.
 
-Whoever leads reads it once and then keeps it; in between it loses a minute at most, which the pods that are still there tell again.
+Whoever leads reads it once and then keeps it; in between it loses a minute at most, which the pods that still exist make up for.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class HistoryStore:
                 self._versions.pop(number, None)
                 self._book.empty(number, _now())
 
-    # --- what is told
+    # --- what is published
 
     def of(
         self, gang: GangView, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
     ) -> Callable[[GangMember], Past | None]:
-        """What each member of a sealed gang is told of its node. ``pod_of``, ``node_of``: by uid and by name."""
+        """What each member of a sealed gang learns about its node. ``pod_of``, ``node_of``: by uid and by name."""
         members = {digest(seat.node): seat.node for seat in gang.record.seats} if self._on and gang.record else {}
 
         def past(member: GangMember) -> Past | None:

@@ -1,4 +1,4 @@
-"""What a pod is told about its node: the instance type and the topology labels, which a container cannot read by itself.
+"""What is written to a pod about its node: the instance type and the topology labels, which a container cannot read by itself.
 
 Pure. It is written once, when the pod is bound, and only where a volume of ours shows it to a container. Where the gang's check
 alone reads it, it goes with the first roster and costs no write of its own.
@@ -17,10 +17,10 @@ from preflight_proto import names
 from ..gangs.membership import gang_check
 from ..objects import Node, Pod
 
-__all__ = ["facts_patch", "goes_with_roster", "identity", "untold"]
+__all__ = ["facts_patch", "goes_with_roster", "identity", "missing_annotations"]
 
 
-def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
+def missing_annotations(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
     """The annotations about ``node`` that the pod shows to a container and does not have yet.
 
     ``instance_type`` and ``topology`` are the names of the node's labels that say so.
@@ -43,13 +43,13 @@ def untold(pod: Pod, node: Node | None, instance_type: str, topology: Collection
 def identity(node: Node) -> str:
     """Changes with what may have changed the hardware: another node of that name, machine or boot, or somebody who says that it was repaired."""
     about = node.metadata
-    told = (
+    parts = (
         about.uid,
         node.spec.provider_id,
         node.status.node_info.boot_id,
         about.annotations.get(names.REPAIRED_ANNOTATION, ""),
     )
-    return hashlib.blake2s("\0".join(told).encode(errors="replace"), digest_size=8).hexdigest()
+    return hashlib.blake2s("\0".join(parts).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def goes_with_roster(pod: Pod) -> bool:

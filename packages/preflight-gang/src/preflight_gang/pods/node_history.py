@@ -121,7 +121,7 @@ class NodeHistory:
     def past(
         self, node: tuple[str, str], now: float, whose: tuple[str, str], members: Mapping[str, str]
     ) -> Past | None:
-        """What the gang ``whose`` is told of the node (name and identity). ``members``: digest of a node's name to the name, of that gang's nodes."""
+        """What the gang ``whose`` learns about the node (name and identity). ``members``: digest of a node's name to the name, of that gang's nodes."""
         known = self._shards[shard_of(node[0])].nodes.get(node[0])
         if known is None or known.identity != node[1]:
             return None

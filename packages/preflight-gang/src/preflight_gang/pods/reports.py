@@ -1,6 +1,6 @@
-"""What concerns one injected pod alone: its checks' results become counts and Events, and it is told about its node.
+"""What concerns one injected pod alone: its checks' results become counts and Events, and facts about its node are written to it.
 
-Both replicas keep up, the one that leads writes. What has been counted follows from the Events in the cluster, what has been told
+Both replicas keep up, the one that leads writes. What has been counted follows from the Events in the cluster, what has been written
 from the pod itself. Only pods of opted-in namespaces are counted: in any other one anybody may write what looks like a check.
 """
 
@@ -29,7 +29,7 @@ from ..namespaces import Namespaces
 from ..objects import Node, Pod, node_with
 from ..writer import Writer
 from .history_store import HistoryStore
-from .node_facts import facts_patch, goes_with_roster, untold
+from .node_facts import facts_patch, goes_with_roster, missing_annotations
 from .results import PATIENCE, EndedCheck, ended_checks, event_of, not_started, stuck_checks
 
 __all__ = ["Reports"]
@@ -42,17 +42,17 @@ NODES_LATEST: Final = 5.0
 
 
 class Reports:
-    """Follows the pods that it is told of; acts while :meth:`lead` runs."""
+    """Follows the pods that :meth:`seen` gets; acts while :meth:`lead` runs."""
 
     def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
         self._config, self._metrics, self._clock = config, metrics, client.clock
         self.namespaces = Namespaces(client, config, self._namespace_changed)
-        self._left_out: set[str] = set()  # namespaces whose results are not counted, said once each
+        self._left_out: set[str] = set()  # namespaces whose results are not counted, logged once each
         self.queue = Queue("uid", clock=client.clock)
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
         self._stuck: dict[tuple[str, str], float] = {}  # (uid, check) → since when it is not started
-        self._told: set[str] = set()  # about their nodes; the watch says so a moment later
+        self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
         self._homeless: dict[str, set[str]] = {}  # pods by the node that is not known yet
         self._nodes: Reflector[Node] = Reflector(
             client,
@@ -68,7 +68,7 @@ class Reports:
     # --- what changes
 
     async def mirror(self) -> None:
-        """Keep up with the namespaces, and with the nodes from the first pod on that is to be told about its own, or that fails."""
+        """Keep up with the namespaces, and with the nodes from the first pod on that shows facts about its own, or that fails."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.namespaces.mirror)
             await self._nodes_wanted.wait()
@@ -93,7 +93,7 @@ class Reports:
         if pod is not None and (homeless := self._homeless.get(pod.spec.node_name)) is not None:
             homeless.discard(uid)
         self._counted.pop(uid, None)
-        self._told.discard(uid)
+        self._facts_written.discard(uid)
         for check in self._config.checks:
             self._stuck.pop((uid, check), None)
 
@@ -147,7 +147,7 @@ class Reports:
             self._metrics.fleet.clear()  # the next leader shows it
 
     async def wait_nodes(self) -> None:
-        """Until the nodes are known, and what is remembered of them, if some pod is to be told; not for long, for gangs can do without."""
+        """Until the nodes are known, and what is remembered of them, if some pod shows them; not for long, for gangs can do without."""
         with anyio.move_on_after(NODES_LATEST):
             await self.memory.load()
         if self._nodes_wanted.is_set():
@@ -175,17 +175,17 @@ class Reports:
         node = self._nodes.store.get(name)
         if node is None:
             self._homeless.setdefault(name, set()).add(pod.metadata.uid)
-        return untold(pod, node, self._config.instance_type_label, self._config.topology_labels)
+        return missing_annotations(pod, node, self._config.instance_type_label, self._config.topology_labels)
 
     async def _report(self, writer: Writer, uid: str) -> float | None:
-        """Tell the pod about its node, and count each run of its checks once; after how many seconds to look again."""
+        """Write facts about its node to the pod, and count each run of its checks once; after how many seconds to look again."""
         pod = self._pods.get(uid)
         if pod is None:
             return None
-        if uid not in self._told and not goes_with_roster(pod) and (facts := self._facts(pod)):
+        if uid not in self._facts_written and not goes_with_roster(pod) and (facts := self._facts(pod)):
             written = await writer.annotate(pod.metadata, facts_patch(pod, facts))
             if written:
-                self._told.add(uid)
+                self._facts_written.add(uid)
         if not self._counts(pod):
             return writer.left(uid) or None
         again, late = self._late(pod)

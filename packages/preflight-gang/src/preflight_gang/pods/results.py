@@ -59,7 +59,7 @@ class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
-    """The runs that the pod's status tells of: of each configured check the last, and the one before it where it was restarted.
+    """The runs in the pod's status: of each configured check the last, and the one before it where it was restarted.
 
     What calls itself a check without being configured is not read: its name would become a label of ours.
     """
@@ -108,7 +108,7 @@ def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, C
 
 
 def not_started(status: ContainerStatus, check: str) -> EndedCheck:
-    """What is counted and told of a check of :func:`stuck_checks`, once for each start that is tried."""
+    """The result that is counted for a check of :func:`stuck_checks`, once for each start that is tried."""
     waiting = status.state.waiting
     assert waiting is not None
     code = STUCK[waiting.reason]
