@@ -65,7 +65,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 def _of_kubernetes(o: Object) -> bool:
     """Whether it binds a role that is not the chart's, as those of every kube-scheduler."""
-    return o.get("roleRef", {}).get("name", NAME).startswith(("system:", "extension-"))
+    return str(o.get("roleRef", {}).get("name", NAME)).startswith(("system:", "extension-"))
 
 
 async def _accounts(world: Plane) -> dict[str, Path]:
