@@ -266,10 +266,11 @@ class Plane:
                     group.start_soon(acting.lead)
                     ready.set()
 
-    def scheduler(self, port: int, name: str = "scheduler") -> subprocess.Popen[bytes]:
+    def scheduler(self, port: int, name: str = "scheduler", kubeconfig: Path | None = None) -> subprocess.Popen[bytes]:
         """A real kube-scheduler that asks the extender at ``port``."""
         folder = os.environ[ASSETS]
-        made = scheduler_config(self.config, kubeconfig=str(self.kubeconfig), port=port, leader_elect=False)
+        access = str(kubeconfig or self.kubeconfig)
+        made = scheduler_config(self.config, kubeconfig=access, port=port, leader_elect=False)
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
         log = (self.home / f"{name}.log").open("wb")
         command = [f"{folder}/kube-scheduler", f"--config={self.home}/{name}.yaml", "--secure-port=0", "-v=2"]

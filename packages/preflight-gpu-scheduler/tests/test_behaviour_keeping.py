@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 from plane import Plane, plane
@@ -125,6 +127,35 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_ap
             await world.until("one is counted", counts("1"))  # type: ignore[arg-type]
             await world.delete_pod("p")
             await world.until("none is counted", counts("0"))  # type: ignore[arg-type]
+
+    anyio.run(body)
+
+
+def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2)
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "one")
+            await world.bound("p")
+            sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
+            await world.status_of("a", {"total": 2, "devices": sick})
+
+            async def said(reason: str, what: str) -> bool:
+                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+                return any(one["reason"] == reason and what in one["message"] for one in events["items"])
+
+            await world.until("the sick GPU is told", partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"))
+            assert (await world.read_pod("p")).bound
+            await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"unschedulable": True}})
+            await world.pod("q", "one")
+            binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
+            path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
+            await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding}, tells=False)
+            await world.until("the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU"))
 
     anyio.run(body)
 

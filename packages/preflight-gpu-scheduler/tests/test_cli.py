@@ -76,8 +76,8 @@ def status(name: str, *devices: dict[str, Any]) -> dict[str, Any]:
 def test_explain_names_the_gpus_or_says_why_not_with_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    good = [{"id": n, "island": "nvlink-0", "bandwidthGBps": 450} for n in range(4)]
-    sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
+    good: list[dict[str, Any]] = [{"id": n, "island": "nvlink-0", "bandwidthGBps": 450} for n in range(4)]
+    sick: list[dict[str, Any]] = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
     nodes = [{"kind": "Node", "metadata": {"name": name}} for name in ("good", "sick", "bare")]
     documents = [CLAIM, POD, status("good", *good), status("sick", *sick), *nodes]
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(documents))

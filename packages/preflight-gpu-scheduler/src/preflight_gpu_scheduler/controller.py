@@ -6,7 +6,7 @@ Whatever changed is looked at again, each thing once and by one worker at a time
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from .config import Config
 from .controls import Gate
 from .ganging import Ganging
 from .holding import Sightings, State, judge
+from .inventory import Inventory
 from .meters import ControllerMeters
 from .objects import Lease, Pod
 from .performing import Performer
@@ -59,6 +60,7 @@ class Controller:
         self._nudge = anyio.Event()
         self._free: dict[str, int] = {}
         self._said: dict[Key, dict[str, Any]] = {}
+        self._sick: set[tuple[str, int]] = set()
         self._ganging = Ganging(config, seen, meters, self._performer, self._say)
 
     async def lead(self) -> None:
@@ -97,7 +99,7 @@ class Controller:
         if kind == "pod":
             pod = seen.pods.get(key)
             if pod is not None:
-                if pod.gated:
+                if pod.gated or _unallocated(pod):
                     self._gates.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
@@ -180,6 +182,11 @@ class Controller:
         pod = self._seen.pods.get(key)
         if pod is None or pod.deleting:
             return None
+        if _unallocated(pod):
+            await self._say(
+                pod, "GpusNotAllocated", "it was bound by somebody else than the GPU scheduler, and sees no GPU"
+            )
+            return None
         claim, _ = self._seen.claim_of(pod)
         what = controls.gate(pod, claim)
         if what is Gate.REMOVE:
@@ -232,15 +239,31 @@ class Controller:
 
     async def _count(self, key: Key) -> float | None:
         node, inventory = self._seen.nodes.get(key[1]), self._seen.inventories.get(key[1])
-        if node is None or inventory is None or not self._config.count_resource:
+        if node is None or inventory is None:
             return None
-        leased = [gpu for gpu, lease in self._seen.leases_on(key[1]) if lease.ours]
+        leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
+        await self._tell_sick(key[1], inventory, leases)
+        leased = list(leases)
         wanted = controls.capacity(inventory, leased)
         patch = controls.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
             with contextlib.suppress(NotFound):
                 await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
         return None
+
+    async def _tell_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
+        """A pod keeps a GPU that turned sick, and is told so once."""
+        for device in inventory.devices:
+            lease = leases.get(device.id)
+            pod = self._seen.pods.get(lease.pod) if lease is not None and lease.pod is not None else None
+            if device.health != "Unhealthy" or lease is None or pod is None or not pod.bound or pod.ended:
+                continue
+            if pod.metadata.uid != lease.holder or (lease.holder, device.id) in self._sick:
+                continue
+            self._sick.add((lease.holder, device.id))
+            await self._say(
+                pod, "GpuUnhealthy", f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}"
+            )
 
     # --- nudges
 
@@ -292,3 +315,8 @@ class Controller:
     def _told(self, request: Request, answer: Answer) -> None:
         self._seen.told(request, answer)
         self._meters.sent(request, answer)
+
+
+def _unallocated(pod: Pod) -> bool:
+    """Whether it names a claim, and was bound without GPUs: a Binding of ours carries both in one write."""
+    return bool(pod.claim) and pod.bound and pod.allocated is None and not pod.ended
