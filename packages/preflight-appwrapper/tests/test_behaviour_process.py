@@ -111,7 +111,18 @@ async def test_the_certificate_is_published_to_both_configurations(lab: Lab, tmp
             ],
         }
         await lab.client.create(f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations", body)
-    arguments = ("--namespace", lab.namespace, "--service", "w", "--mutating", name, "--validating", name)
+    arguments = (
+        "--namespace",
+        lab.namespace,
+        "--service",
+        "w",
+        "--secret",
+        "w-tls",
+        "--mutating",
+        name,
+        "--validating",
+        name,
+    )
     command, environment = program(lab, tmp_path, "certs", *arguments, "--settle-seconds", "0")
     await lab.client.create(lab.path("", "serviceaccounts"), {"metadata": {"name": "default"}})
     done = await anyio.run_process(command, env=environment, check=False)
