@@ -111,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
         certs.add_command(
             subparsers,
             component=_COMPONENT,
-            service="preflight-appwrapper",
+            service="preflight-appwrapper-webhook",
+            secret="preflight-appwrapper-tls",  # noqa: S106 - its name
             mutating=[CONFIGURATION],
             validating=[CONFIGURATION],
         )
