@@ -78,7 +78,10 @@ def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
     advisories.bad = "uvicorn"
     assert supply.audit(advisories.url) == 1
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn "))
-    assert line.endswith("PYSEC-0000-1 it is bad; fixed in 999; in preflight-webhook")
+    said, _, images = line.rpartition("; in ")
+    assert said.endswith("PYSEC-0000-1 it is bad; fixed in 999")
+    assert {"preflight-webhook", "preflight-mnnvl"} <= {*images.split(", ")}
+    assert "preflight-dcgm-diag" not in images
 
 
 @pytest.mark.parametrize(("required", "status"), [("", 0), ("0", 0), ("1", 1)])

@@ -122,7 +122,7 @@ class Place:
         found = clique(self._set, 0, "a", 20_000)
         kind = {"group": "grove.io", "version": "v1alpha1", "kind": "PodClique"}
         resource = {"group": "grove.io", "version": "v1alpha1", "resource": "podcliques"}
-        request = {"uid": "0" * 36, "kind": kind, "resource": resource, "operation": "CREATE", "name": "t-0-a"}
+        request: Json = {"uid": "0" * 36, "kind": kind, "resource": resource, "operation": "CREATE", "name": "t-0-a"}
         request |= {"namespace": NAMESPACE, "userInfo": {"username": "grove"}, "object": found}
         request |= {"oldObject": None, "dryRun": False}
         review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}

@@ -18,7 +18,7 @@ from .names import ADOPTED, COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, MAN
 from .objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from .support import Facts, served_claims, served_domains
 
-__all__ = ["FabricNodes", "Watches"]
+__all__ = ["FabricNodes", "Watches", "brief"]
 
 GLANCE: Final = 1.0
 """Seconds between two looks at whether a mirror says that its kind has gone; no request is made."""
@@ -45,7 +45,7 @@ class FabricNodes:
             "/api/v1/nodes",
             Node,
             on_change=self._changed,
-            kept=lambda one: Node(_brief(one.metadata)),
+            kept=lambda one: Node(brief(one.metadata)),
             params={"labelSelector": FABRIC_LABEL},
         )
 
@@ -77,7 +77,7 @@ class Watches:
             f"{GROVE_GROUP}/v1alpha1/podcliques",
             PodClique,
             self._clique,
-            lambda one: PodClique(metadata=_brief(one.metadata)),
+            lambda one: PodClique(metadata=brief(one.metadata)),
         )
         self._fixed: list[Reflector[PodClique] | Reflector[PodCliqueSet] | Reflector[PodGang]] = [
             self._cliques,
@@ -85,13 +85,13 @@ class Watches:
                 f"{GROVE_GROUP}/v1alpha1/podcliquesets",
                 PodCliqueSet,
                 self._set,
-                lambda one: PodCliqueSet(metadata=_brief(one.metadata)),
+                lambda one: PodCliqueSet(metadata=brief(one.metadata)),
             ),
             self._grove(
                 f"{SCHEDULER_GROUP}/v1alpha1/podgangs",
                 PodGang,
                 self._gang,
-                lambda one: PodGang(metadata=_brief(one.metadata)),
+                lambda one: PodGang(metadata=brief(one.metadata)),
             ),
         ]
         self._nodes = FabricNodes(client, detection)
@@ -188,7 +188,7 @@ class _Moving:
             f"/apis/{self._group}/{version}/{self._plural}",
             ComputeDomain,
             on_change=self._changed,
-            kept=lambda one: ComputeDomain(metadata=_brief(one.metadata)),
+            kept=lambda one: ComputeDomain(metadata=brief(one.metadata)),
             params=self._params,
             absent_retry=ABSENT,
         )
@@ -208,7 +208,7 @@ def _place(meta: Metadata) -> tuple[str, str]:
     return meta.namespace, meta.name
 
 
-def _brief(meta: Metadata) -> Metadata:
+def brief(meta: Metadata) -> Metadata:
     """What tells an object and its versions apart; the rest passes by."""
     return Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
 

@@ -26,7 +26,7 @@ from .metrics import Metrics
 from .names import GROVE_GROUP, RESOURCE_GROUP
 from .objects import BadObject, Metadata, PodCliqueSet, decode_pod
 from .support import CHANNEL_CLASS, Support, judge
-from .watches import FabricNodes
+from .watches import FabricNodes, brief
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
 
@@ -55,9 +55,7 @@ class Webhook:
             f"/apis/{GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
             on_change=self._set_changed,
-            kept=lambda one: PodCliqueSet(
-                metadata=Metadata(uid=one.metadata.uid, resource_version=one.metadata.resource_version)
-            ),
+            kept=lambda one: PodCliqueSet(metadata=brief(one.metadata)),
             absent_retry=ABSENT,
         )
         metrics.admission(client.requests, client.mirrors)
@@ -170,11 +168,11 @@ class Webhook:
     # --- mirrors
 
     def _set_changed(self, change: Change[PodCliqueSet]) -> None:
-        found = change.object
+        meta = change.object.metadata
+        key = (meta.namespace, meta.name)
         if change.kind != "deleted":
-            self._sets[found.metadata.namespace, found.metadata.name] = _trimmed(found)
-            return
-        for key in [key for key, one in self._sets.items() if one.metadata.uid == change.key]:
+            self._sets[key] = _trimmed(change.object)
+        elif (there := self._sets.get(key)) is not None and there.metadata.uid == change.key:
             del self._sets[key]
 
     async def _classes(self) -> None:

@@ -1,0 +1,112 @@
+"""What people are told on a real API server: `show`, an annotation that is refused, and a namespace that is ending."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from cliques import DRIVER, clique, pcs, support
+from live import Space, leading, space_of
+from preflight_e2e.apiserver import ApiServer
+from preflight_kube.client import KubeError
+from preflight_mnnvl.live import shown
+from preflight_mnnvl.metrics import Metrics
+from preflight_mnnvl.mirror import Mirror
+from preflight_mnnvl.turn import Action
+from preflight_mnnvl.writer import Ending, Writer
+
+pytestmark = pytest.mark.anyio
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+
+
+@pytest.fixture
+async def space(server: ApiServer, tmp_path: Path) -> AsyncIterator[Space]:
+    async with space_of(server, tmp_path, DRIVER) as found:
+        yield found
+
+
+async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space: Space) -> None:
+    await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+    async with leading(space.target, DRIVER):
+        await space.grove.turn()
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+    container = {"name": "a", "image": "x"}
+    entry = {"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}
+    for name, claims in (("with", [entry]), ("without", [])):
+        labels = {"grove.io/podclique": "t-0-w"}
+        spec = {"containers": [container], "resourceClaims": claims}
+        body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+        await space.client.create(f"/api/v1/namespaces/{space.namespace}/pods", body)
+    text = await shown(space.target, space.namespace, "", DRIVER)
+    assert f"PodCliqueSet {space.namespace}/t\n  ComputeDomain t-0-cd: adopted\n" in text
+    assert "belongs to the PodGang t-0" in text
+    assert "with on no node yet, with its claim" in text
+    assert "without on no node yet, WITHOUT its claim" in text
+    assert await shown(space.target, space.namespace, "other", DRIVER) == "no domains\n"
+
+
+async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_event_says_what_to_set(
+    space: Space,
+) -> None:
+    name = f"authorizer-{space.namespace}"
+    group = "/apis/admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": ["scheduler.grove.io"], "apiVersions": ["v1alpha1"], "resources": ["podgangs"]}
+    refusal = {"expression": "false", "message": "only Grove may", "reason": "Forbidden"}
+    policy = {
+        "metadata": {"name": name},
+        "spec": {"matchConstraints": {"resourceRules": [{**rule, "operations": ["UPDATE"]}]}, "validations": [refusal]},
+    }
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
+    binding = {
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": selector}},
+    }
+    await space.client.create(f"{group}/validatingadmissionpolicies", policy)
+    await space.client.create(f"{group}/validatingadmissionpolicybindings", binding)
+    try:
+        set_ = await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.gang("t-0", set_)
+
+        patch = {"metadata": {"annotations": {"probe": "x"}}}
+        with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(60):  # noqa: PT012 - asked until it is refused
+            while True:  # until the policy is in force
+                await space.client.merge_patch(space.grove.path("podgangs", "t-0"), patch)
+                await anyio.sleep(0.1)
+        async with leading(space.target, DRIVER):
+            await space.grove.turn(gangs="none")
+            await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+            await space.happens(lambda: _told(space), "it is told")
+            (event,) = await space.events("MnnvlAnnouncementRefused")
+            assert event["involvedObject"]["kind"] == "PodCliqueSet"
+            assert "config.authorizer.exemptServiceAccountUserNames" in event["message"]
+            assert await space.announced() == set()
+    finally:
+        await space.client.delete(f"{group}/validatingadmissionpolicybindings/{name}")
+        await space.client.delete(f"{group}/validatingadmissionpolicies/{name}")
+
+
+async def _told(space: Space) -> bool:
+    return bool(await space.events("MnnvlAnnouncementRefused"))
+
+
+async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_trouble(space: Space) -> None:
+    held = {"metadata": {"name": "holds", "finalizers": ["example.com/hold"]}}
+    path = f"/api/v1/namespaces/{space.namespace}"
+    await space.client.create(f"{path}/configmaps", held)
+    await space.client.delete(path)
+    body = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "t-0-cd", "namespace": space.namespace, "labels": {}},
+        "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}},
+    }
+    metrics = Metrics()
+    metrics.controller(lambda: 0.0, space.client.requests, space.client.mirrors)
+    mirror = Mirror(DRIVER, lambda _: None, space.client.clock)
+    writer = Writer(space.client, DRIVER, mirror, metrics)
+    with pytest.raises(Ending):
+        await writer.act(Action("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"), support(DRIVER))
+    await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})
