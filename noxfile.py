@@ -240,7 +240,7 @@ def add_torch(session: nox.Session, environment: Path) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- compute-domain`; `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["reals"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, fabric, gang, localisation, webhook
+from . import admission, checks, compute_domain, fabric, gang, localisation, webhook
 from .load import BenchError
 
 
@@ -40,6 +40,9 @@ def main() -> int:
     )
     checks.add_arguments(
         benches.add_parser("checks", help="how soon a check starts its tool, and how large its image is")
+    )
+    compute_domain.add_arguments(
+        benches.add_parser("compute-domain", help="a thousand ComputeDomains: seconds until Ready, and until gone")
     )
     args = parser.parse_args()
     try:
