@@ -418,7 +418,7 @@ def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl` (multi-node NVLink); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain` (of these systems); `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["reals"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))

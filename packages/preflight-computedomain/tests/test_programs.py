@@ -144,7 +144,7 @@ class Replica:
             "KUBECONFIG": str(kubeconfig),
             "POD_NAME": name,
         }
-        words = [BIN / PROGRAMS[0], "--namespace", namespace, "--port", str(self.port), "--lease-seconds", "2"]
+        words = [str(BIN / PROGRAMS[0]), "--namespace", namespace, "--port", str(self.port), "--lease-seconds", "2"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, fabric, gang, localisation, mnnvl, webhook
+from . import admission, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
 from .load import BenchError
 
 
@@ -43,6 +43,9 @@ def main() -> int:
     )
     mnnvl.add_arguments(
         benches.add_parser("mnnvl", help="multi-node NVLink: reviews, a burst of PodCliques, adoption, memory")
+    )
+    compute_domain.add_arguments(
+        benches.add_parser("compute-domain", help="a thousand ComputeDomains: seconds until Ready, and until gone")
     )
     args = parser.parse_args()
     try:

@@ -69,7 +69,7 @@ def _doctor(args: argparse.Namespace) -> int:
     import anyio
 
     from .doctor import RUNBOOK, report
-    from .seen import look
+    from .look import look
 
     if args.runbook:
         print(RUNBOOK, end="")
@@ -83,7 +83,7 @@ def _explain(args: argparse.Namespace) -> int:
     import anyio
 
     from .explain import explain
-    from .seen import look
+    from .look import look
 
     lines = explain(anyio.run(look, args.namespace), args.namespace, args.name)
     if not lines:

@@ -1,16 +1,16 @@
-"""What there is in a cluster about ComputeDomains, read once with the administrator's own rights. It writes nothing."""
+"""What there is in a cluster about ComputeDomains, as far as the administrator's commands speak of it.
+
+Pure: ``look`` reads it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.connection import connection
 
-from .names import DRIVER, GROUP, LABEL, PLURAL, TARGET_LABEL, VERSION
+from .names import DRIVER, TARGET_LABEL
 from .objects import (
     AllocationConfig,
     AllocationResult,
@@ -21,9 +21,8 @@ from .objects import (
     Slice,
 )
 
-__all__ = ["Claim", "Labelled", "Pod", "Seen", "look"]
+__all__ = ["Claim", "Labelled", "Pod", "Seen", "is_daemon_template"]
 
-T = TypeVar("T")
 DAEMON: Final = "Daemon"
 """Value of the label by which driver-managed mode marks its daemons' templates."""
 
@@ -118,44 +117,6 @@ class Seen:
     daemons: list[Labelled] = field(default_factory=list)
     cliques: list[Labelled] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-
-
-async def look(namespace: str = "") -> Seen:
-    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the cluster is not reached."""
-    async with Client(connection(home=Path.home()), agent="preflight-computedomain") as client:
-        return await _look(client, namespace)
-
-
-async def _look(client: Client, namespace: str) -> Seen:
-    seen = Seen()
-
-    async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
-        group, _, plural = path.rpartition("/")
-        there = f"{group}/namespaces/{namespace}/{plural}" if namespace else path
-        found: list[T] = []
-        try:
-            async for page, _ in client.pages(there, type_, params=params or None):
-                found += page
-        except NotFound:
-            if not missing:
-                seen.unread.append(f"{there}: this cluster does not serve it; install the definition.")
-        except KubeError as error:
-            if error.status == 0:
-                raise
-            seen.unread.append(str(error))
-        return found
-
-    seen.domains = await every(f"/apis/{GROUP}/{VERSION}/{PLURAL}", ComputeDomain)
-    seen.templates = await every("/apis/resource.k8s.io/v1/resourceclaimtemplates", ClaimTemplate)
-    seen.claims = await every("/apis/resource.k8s.io/v1/resourceclaims", Claim)
-    if namespace:
-        seen.pods = await every("/api/v1/pods", Pod)
-        return seen
-    seen.slices = await every("/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}")
-    seen.nodes = await every("/api/v1/nodes", Labelled)
-    seen.daemons = await every("/apis/apps/v1/daemonsets", Labelled, labelSelector=LABEL)
-    seen.cliques = await every(f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labelled, missing=True)
-    return seen
 
 
 def is_daemon_template(template: ClaimTemplate) -> bool:
