@@ -10,7 +10,7 @@ import pytest
 import yaml
 from preflight_proto.stamp import gang_hash
 from preflight_webhook.configuration.config import parse
-from preflight_webhook.explain.delay import longest
+from preflight_webhook.explain.delay import worst_case_delay
 
 JOB = """
 apiVersion: batch/v1
@@ -305,20 +305,20 @@ def test_the_patch_is_left_out_where_wanted() -> None:
 )
 def test_the_longest_delay_is_what_each_check_allows_itself(check: str, seconds: float) -> None:
     config = parse(f"checks: [{check}]\ndcgm: {{diagLevel: 2}}")
-    assert longest(config.checks[0], config) == seconds
+    assert worst_case_delay(config.checks[0], config) == seconds
 
 
 @pytest.mark.parametrize(("ranks", "seconds"), [(0, 910.0), (512, 910.0), (4096, 1268.4)])
 def test_a_large_gangs_all_reduce_may_take_longer(ranks: int, seconds: float) -> None:
     config = parse("checks: [{name: nccl-allreduce, image: a}]\ngangTimeout: 10m")
-    assert longest(config.checks[0], config, ranks) == pytest.approx(seconds)
+    assert worst_case_delay(config.checks[0], config, ranks) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])
 def test_what_is_no_live_object_is_one_sentence(wanted: str) -> None:
     done = explain("--live", wanted)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "is no KIND/NAME" in done.stderr
+    assert "is not KIND/NAME" in done.stderr
 
 
 GANG_JOB = """

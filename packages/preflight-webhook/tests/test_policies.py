@@ -22,7 +22,7 @@ from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import Api, api, real_api_server
 from preflight_webhook.cluster import kube
-from preflight_webhook.cluster.namespaces import MOST_PAGE, Policies, Policy
+from preflight_webhook.cluster.namespaces import MOST_PAGE, NamespaceOverride, NamespaceOverrides
 from preflight_webhook.configuration.config import parse
 from preflight_webhook.configuration.effective import effective
 from preflight_webhook.metrics import Metrics
@@ -115,8 +115,8 @@ def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
 
 
 @asynccontextmanager
-async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[Policies]:
-    policies = Policies(lambda: kube.connection({"KUBECONFIG": str(kubeconfig)}), Metrics(), **options)
+async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[NamespaceOverrides]:
+    policies = NamespaceOverrides(lambda: kube.connection({"KUBECONFIG": str(kubeconfig)}), Metrics(), **options)
     task = asyncio.create_task(policies.run())
     try:
         yield policies
@@ -133,7 +133,7 @@ async def until(true: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def followed(api: Api, story: Callable[[Policies], Any]) -> None:
+def followed(api: Api, story: Callable[[NamespaceOverrides], Any]) -> None:
     async def run() -> None:
         async with following(api.kubeconfig) as policies:
             await until(lambda: policies.synced, "they are read")
@@ -145,13 +145,13 @@ def followed(api: Api, story: Callable[[Policies], Any]) -> None:
 def test_what_is_accepted_before_and_after_the_start_is_in_force(api: Api, cluster: Cluster) -> None:
     cluster.accepted("one", OBSERVE)
 
-    async def story(policies: Policies) -> None:
-        assert policies.of(cluster.namespace) == Policy("one", spec(OBSERVE))
+    async def story(policies: NamespaceOverrides) -> None:
+        assert policies.of(cluster.namespace) == NamespaceOverride("one", spec(OBSERVE))
         assert policies.of("elsewhere") is None
         await asyncio.to_thread(cluster.delete, "one")
         await until(lambda: policies.of(cluster.namespace) is None, "it is gone")
         await asyncio.to_thread(cluster.accepted, "two", BY_LABEL)
-        await until(lambda: policies.of(cluster.namespace) == Policy("two", spec(BY_LABEL)), "the other one")
+        await until(lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)), "the other one")
 
     followed(api, story)
 
@@ -161,14 +161,16 @@ def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(api: Api, clust
     cluster.create("refused", OBSERVE)
     cluster.judge("refused", "False")
 
-    async def story(policies: Policies) -> None:
+    async def story(policies: NamespaceOverrides) -> None:
         assert policies.of(cluster.namespace) is None
         await asyncio.to_thread(cluster.judge, "new")
         await until(lambda: policies.of(cluster.namespace), "accepted")
         await asyncio.to_thread(cluster.change, "new", BY_LABEL)
         await until(lambda: not policies.of(cluster.namespace), "not as it is now")
         await asyncio.to_thread(cluster.judge, "new")
-        await until(lambda: policies.of(cluster.namespace) == Policy("new", spec(BY_LABEL)), "accepted again")
+        await until(
+            lambda: policies.of(cluster.namespace) == NamespaceOverride("new", spec(BY_LABEL)), "accepted again"
+        )
 
     followed(api, story)
 
@@ -177,16 +179,16 @@ def test_where_two_say_that_they_are_in_force_none_is(api: Api, cluster: Cluster
     cluster.accepted("one", OBSERVE)
     cluster.accepted("two", BY_LABEL)
 
-    async def story(policies: Policies) -> None:
+    async def story(policies: NamespaceOverrides) -> None:
         assert policies.of(cluster.namespace) is None
         await asyncio.to_thread(cluster.judge, "one", "False")
-        await until(lambda: policies.of(cluster.namespace) == Policy("two", spec(BY_LABEL)), "one is left")
+        await until(lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)), "one is left")
 
     followed(api, story)
 
 
 def test_after_history_is_lost_it_is_read_anew(api: Api, cluster: Cluster) -> None:
-    async def story(policies: Policies) -> None:
+    async def story(policies: NamespaceOverrides) -> None:
         await asyncio.to_thread(api.forget)
         await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
         await until(lambda: policies.of(cluster.namespace), "it is seen")
@@ -303,7 +305,7 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(tmp_path: Path) ->
     async def story() -> None:
         metrics = Metrics()
         target = kube.Connection("http://api", ssl.create_default_context())
-        policies = Policies(lambda: target, metrics, transport=httpx.MockTransport(answer))
+        policies = NamespaceOverrides(lambda: target, metrics, transport=httpx.MockTransport(answer))
         task = asyncio.create_task(policies.run())
         try:
             await until(lambda: policies.of("other"), "the watch brings the later one")
@@ -341,7 +343,7 @@ def test_what_no_api_server_says_takes_no_policy_away(answer: Callable[[], httpx
             await asyncio.sleep(0)
 
         target = kube.Connection("http://api", ssl.create_default_context())
-        policies = Policies(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
+        policies = NamespaceOverrides(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
         task = asyncio.create_task(policies.run())
         try:
             await until(lambda: policies.problem and policies.synced, "it is behind")
@@ -374,7 +376,7 @@ def test_a_watch_that_never_ends_a_line_is_left(monkeypatch: pytest.MonkeyPatch)
             await asyncio.sleep(0)
 
         target = kube.Connection("http://api", ssl.create_default_context())
-        policies = Policies(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
+        policies = NamespaceOverrides(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
         task = asyncio.create_task(policies.run())
         try:
             await until(lambda: watches > 1, "it is watched anew")
@@ -385,7 +387,7 @@ def test_a_watch_that_never_ends_a_line_is_left(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    policies = Policies(lambda: None, Metrics())  # type: ignore[arg-type, return-value]
+    policies = NamespaceOverrides(lambda: None, Metrics())  # type: ignore[arg-type, return-value]
     state = State(CONFIG, policies=policies, started=True)
     policies._read({})
     assert state.unready() == ""
@@ -411,7 +413,7 @@ def test_no_error_ends_the_watch(error: Exception) -> None:
         async def at_once(_: float) -> None:
             await asyncio.sleep(0)
 
-        policies = Policies(connect, Metrics(), sleep=at_once)
+        policies = NamespaceOverrides(connect, Metrics(), sleep=at_once)
         task = asyncio.create_task(policies.run())
         await until(lambda: tried > 3, "it is tried again")
         task.cancel()
@@ -439,7 +441,7 @@ def test_where_there_is_no_cluster_there_are_none() -> None:
         def connect() -> kube.Connection:
             return kube.connection({})
 
-        policies = Policies(connect, Metrics())
+        policies = NamespaceOverrides(connect, Metrics())
         task = asyncio.create_task(policies.run())
         await until(lambda: policies.synced, "it is known")
         task.cancel()

@@ -201,11 +201,11 @@ def _explain(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return EXIT_BAD_INPUT
     on_terminal = sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    coloured = args.color == "always" or (args.color == "auto" and on_terminal)
+    colored = args.color == "always" or (args.color == "auto" and on_terminal)
     told = []
     for one in found:
         try:
-            told.append(explain(one, about, args.output, coloured=coloured, brief=args.brief))
+            told.append(explain(one, about, args.output, colored=colored, brief=args.brief))
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
@@ -291,7 +291,7 @@ def _schema(_: argparse.Namespace) -> int:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f'"{text}" is no port; give a number from 0 to 65535')
+        raise argparse.ArgumentTypeError(f'"{text}" is not a port; give a number from 0 to 65535')
     return int(text)
 
 
@@ -301,5 +301,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f'"{text}" is no time; give seconds from 0 to 3600')
+        raise argparse.ArgumentTypeError(f'"{text}" is not a duration; give seconds from 0 to 3600')
     return seconds

@@ -13,7 +13,7 @@ from preflight_proto.devices import is_for_gpus
 
 from ..configuration.config import Config
 from ..objects import ClaimEntry
-from .kept import Kept
+from .cache import SizedCache
 
 __all__ = [
     "GROUP",
@@ -105,8 +105,8 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-_first: Final[Kept[tuple[Request, ...], tuple[Request, ...]]] = Kept(512 * 1024)
-_devices: Final[Kept[tuple[tuple[Request, ...], Config], Devices]] = Kept(512 * 1024)
+_first: Final[SizedCache[tuple[Request, ...], tuple[Request, ...]]] = SizedCache(512 * 1024)
+_devices: Final[SizedCache[tuple[tuple[Request, ...], Config], Devices]] = SizedCache(512 * 1024)
 
 
 def once(claim: Claim) -> Claim:

@@ -11,7 +11,7 @@ from preflight_proto.stamp import Stamp
 
 from .claims import Ref
 
-__all__ = ["Decision", "Skip", "Unseen"]
+__all__ = ["Decision", "Skip", "UnreadEnvFrom"]
 
 _operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(list[dict[str, Any]])
 
@@ -24,7 +24,7 @@ class Skip(msgspec.Struct, frozen=True):
     message: str
 
 
-class Unseen(msgspec.Struct, frozen=True):
+class UnreadEnvFrom(msgspec.Struct, frozen=True):
     """Variables of the workload that a check may miss: what the ConfigMap or Secret (``kind``) at ``where`` holds is not known at
     admission, and is never read."""
 
@@ -49,7 +49,7 @@ class Decision(msgspec.Struct):
     encoded: bytes = b""
     """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for alike pods, not a hundred objects."""
     warnings: list[str] = []
-    unseen: list[Unseen] = []
+    unseen: list[UnreadEnvFrom] = []
     claims: dict[str, SeenClaim] = {}
     """What was known of the pod's resource claims, by their names in it; written down in the pod."""
     logged: bytes = b""

@@ -18,7 +18,7 @@ from preflight_proto.devices import IMPLICIT
 from ..configuration.config import Config
 from ..objects import Amount, Resources
 
-__all__ = ["COMPUTE", "Account", "Demand", "Side", "Step", "demands", "kind", "reckon"]
+__all__ = ["COMPUTE", "Demand", "ResourceTally", "Side", "Step", "demands", "effective_resources", "kind"]
 
 COMPUTE: Final = ("cpu", "memory")
 
@@ -60,7 +60,7 @@ class Side:
         return max(self.running, self.peak) - self.held
 
 
-class Account:
+class ResourceTally:
     """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request exactly that;
     ``largest``: ADR-026's wording, the largest request of any one container."""
 
@@ -110,11 +110,11 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
     return tuple(found)
 
 
-def reckon(
+def effective_resources(
     init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
-) -> dict[str, Account]:
+) -> dict[str, ResourceTally]:
     """The accounts of the resources ``names``, in one pass. The checks will stand at ``place`` among the init containers."""
-    accounts = {name: Account() for name in names}
+    accounts = {name: ResourceTally() for name in names}
     for position, step in enumerate(init):
         for resource, request, limit in step.demands:
             if (account := accounts.get(resource)) is None:

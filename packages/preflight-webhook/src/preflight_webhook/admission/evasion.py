@@ -27,7 +27,7 @@ class User(NamedTuple):
 
 def _must(check: CheckConfig) -> bool:
     """Whether a pod may not start without ``check``: rather than leave it out, the pod is denied."""
-    return check.stays and check.enforcement == "enforce"
+    return check.is_required and check.enforcement == "enforce"
 
 
 def refuse_busy(checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: Holdings, config: Config) -> None:

@@ -11,7 +11,7 @@ from preflight_kube.quantities import UNIT
 from ..configuration.config import CheckConfig, Config
 from .claims import Claim, Devices, Ref
 from .claims import devices as gives_of
-from .detection import COMPUTE, Account, kind
+from .detection import COMPUTE, ResourceTally, kind
 from .injection import Kinds
 
 __all__ = ["Holdings", "Named", "gives", "holdings", "will_test"]
@@ -38,7 +38,7 @@ class Holdings(NamedTuple):
     of_gpus: frozenset[str]
 
 
-def holdings(accounts: Mapping[str, Account], named: Sequence[Named], config: Config) -> Holdings:
+def holdings(accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config) -> Holdings:
     """What a pod with these ``accounts`` of its resources and these claims gets."""
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}

@@ -16,12 +16,12 @@ from preflight_proto import names
 
 from ..configuration.config import CheckConfig, Config
 from ..configuration.mounts import Mounts, moved
-from .decision import Unseen
-from .kept import Kept
+from .cache import SizedCache
+from .decision import UnreadEnvFrom
 from .review import decode_entries, decode_security
 from .variables import TOPOLOGY, inheritable
 
-__all__ = ["Inherited", "Legacy", "Settings", "inheriting", "legacies"]
+__all__ = ["Inherited", "InheritedSettings", "Settings", "inherit", "inheriting"]
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 
@@ -53,7 +53,7 @@ class Inherited:
         env: list[dict[str, Any]],
         mounts: dict[str, dict[str, Any]],
         warnings: list[str],
-        unseen: tuple[Unseen, ...],
+        unseen: tuple[UnreadEnvFrom, ...],
     ) -> None:
         self.env, self.mounts, self.paths = env, list(mounts.values()), frozenset(mounts)
         self.warnings = tuple(dict.fromkeys(warnings))
@@ -66,28 +66,28 @@ def inheriting(config: Config) -> bool:
     return any(any(_patterns(check, config)) for check in config.checks)
 
 
-class Legacy(NamedTuple):
+class InheritedSettings(NamedTuple):
     """What a pod leaves to its checks: to each by its name, and whether it may lock memory, as RDMA without a raised limit needs."""
 
     by_check: dict[str, Inherited]
     ipc_lock: bool
 
 
-_legacies: Final[Kept[tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config], Legacy]] = Kept(
-    1024 * 1024
-)
+_inherited: Final[
+    SizedCache[tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config], InheritedSettings]
+] = SizedCache(1024 * 1024)
 
 
-def legacies(
+def inherit(
     settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, memory: tuple[str, ...], config: Config
-) -> Legacy:
+) -> InheritedSettings:
     """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers;
     ``memory``: names of the pod's volumes that are memory.
 
     Raises :class:`~.review.BadReview` when a security context is none.
     """
     key = settings, gpus, containers, memory, config
-    if (kept := _legacies.get(key)) is not None:
+    if (kept := _inherited.get(key)) is not None:
         return kept
     sources = [
         Source(f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]", *one)
@@ -95,9 +95,9 @@ def legacies(
     ]
     made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
     locks = any(_locks_memory(one.security) for one in settings)
-    legacy = Legacy({name: one for name, one in made if one is not None}, locks)
+    inherited = InheritedSettings({name: one for name, one in made if one is not None}, locks)
     raw = sum([len(part) for one in (*settings, memory) for part in one])
-    return _legacies.put(key, legacy, 1024 + 4 * raw)  # decoded, an entry is some times as large
+    return _inherited.put(key, inherited, 1024 + 4 * raw)  # decoded, an entry is some times as large
 
 
 def _locks_memory(raw: bytes) -> bool:
@@ -164,7 +164,7 @@ def _topology(
     return [{"name": TOPOLOGY, "value": path}, {"name": names.ENV_USER_TOPOLOGY, "value": file}], mount
 
 
-def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> Iterator[Unseen]:
+def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> Iterator[UnreadEnvFrom]:
     """What of a container's envFrom may hold variables that ``patterns`` ask for.
 
     Passing the whole entry on would let in whatever else it holds, code to load among it; reading it would take rights on everybody's
@@ -177,12 +177,12 @@ def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> It
             continue
         for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
             if isinstance(of := entry.get(key), dict):
-                yield Unseen(f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name)
+                yield UnreadEnvFrom(f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name)
 
 
 def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(names of variables, mount paths)."""
-    if check.stays:
+    if check.is_required:
         return (), ()
     variables, paths = check.env_patterns, check.mount_patterns
     if check.nccl:

@@ -22,10 +22,10 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 
 from ..configuration import extras
 from ..configuration.config import CheckConfig, Config
-from .detection import COMPUTE, Account, Demand, Step
+from .cache import SizedCache
+from .detection import COMPUTE, Demand, ResourceTally, Step
 from .encoded import Built, text_of
 from .inheritance import Inherited
-from .kept import Kept
 from .overlay import overlaid
 
 __all__ = ["Injection", "Kinds", "Place", "Workload", "has_room", "inject", "place", "variables_of"]
@@ -71,7 +71,7 @@ class Place(NamedTuple):
     """Where checks stand among the init containers, and what the pod reserves as seen from there."""
 
     position: int
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str, ResourceTally]
 
 
 class Kinds(NamedTuple):
@@ -142,7 +142,9 @@ def has_room(place: Place, gpus: Mapping[str, int]) -> bool:
     return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
 
 
-def _resources(config: Config, check: CheckConfig, accounts: Mapping[str, Account], pod: Workload) -> dict[str, Any]:
+def _resources(
+    config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: Workload
+) -> dict[str, Any]:
     """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which would bend what it finds."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
@@ -203,7 +205,7 @@ def _most(check: CheckConfig) -> Most:
 
 
 def _compute(
-    name: str, account: Account, everyone: int, most: tuple[int | None, int | None], *, guaranteed: bool
+    name: str, account: ResourceTally, everyone: int, most: tuple[int | None, int | None], *, guaranteed: bool
 ) -> tuple[int, int]:
     """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means unset."""
     request, limit = _at_most(account.requests.room, most[0]), 0
@@ -223,7 +225,7 @@ def _compute(
     return whole(request), whole(limit)
 
 
-def _within(name: str, account: Account, own: Demand, most: tuple[int | None, int | None]) -> tuple[int, int]:
+def _within(name: str, account: ResourceTally, own: Demand, most: tuple[int | None, int | None]) -> tuple[int, int]:
     """(request, limit) of a check in a pod whose own resources say what it costs and which QoS class it has.
 
     Without amounts of its own a container may use all that the pod may, so they are only there to hold it to ``most``. Together, containers
@@ -241,8 +243,8 @@ def _at_most(amount: int, most: int | None) -> int:
 
 
 _containers: Final[
-    Kept[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool], tuple[dict[str, Any], bytes]]
-] = Kept(1024 * 1024)
+    SizedCache[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool], tuple[dict[str, Any], bytes]]
+] = SizedCache(1024 * 1024)
 
 
 def _container(  # noqa: PLR0917

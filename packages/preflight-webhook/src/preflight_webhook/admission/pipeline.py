@@ -25,26 +25,26 @@ from preflight_proto.stamp import Stamp
 from ..configuration.config import Config
 from ..objects import ClaimEntry, ClaimUse, Container, Pod, Volume
 from . import limits, patch, reserved
+from .cache import SizedCache
 from .claims import Claim, Ref, detects, ref
 from .decision import Decision
-from .detection import COMPUTE, Demand, Step, demands, kind, reckon
+from .detection import COMPUTE, Demand, Step, demands, effective_resources, kind
 from .encoded import encode_patch
 from .evasion import User, not_redirected, refuse_busy, refuse_use_before, with_room
 from .holdings import Holdings, Named, gives, holdings, will_test
 from .hostpaths import forbidden
 from .identity import identify, marks, ordered, stamp
-from .inheritance import Settings, inheriting, legacies
+from .inheritance import Settings, inherit, inheriting
 from .injection import Injection, Place, Workload, inject, place
-from .kept import Kept
 from .redirection import Redirect, redirects, trusted
 from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of
-from .selection import Refused, Situation, not_applicable, select
+from .selection import PodTraits, Refused, not_applicable, select
 from .sources import Gang
 
 __all__ = ["CREATE_FIRST", "decide"]
 
 
-class Facts(msgspec.Struct, frozen=True):
+class DecisionKey(msgspec.Struct, frozen=True):
     """Everything about a pod without anything of ours that its decision depends on.
 
     The pods of one job share their facts, their gang among them, so a gang of a thousand is decided once (resources,
@@ -93,7 +93,7 @@ CREATE_FIRST: Final = "create the claim first, then the pod."
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, Claim | None] | None]
-_decisions: Final[Kept[tuple[Facts, Config], Decision]] = Kept(2 * 1024 * 1024)
+_decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 
 
 def decide(
@@ -152,12 +152,12 @@ def decide(
     return replace(decision, result=result, encoded=encode_patch(patched), warnings=warnings)
 
 
-def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> Facts:
+def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> DecisionKey:
     spec, metadata = pod.spec, pod.metadata
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang = identify(pod, config.gang_discovery)
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
-    return Facts(  # by position, as it is made for every pod: keywords would take five times as long
+    return DecisionKey(  # by position, as it is made for every pod: keywords would take five times as long
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
         tuple([bytes(c.resources) for c in containers]),
         bytes(spec.resources),
@@ -200,7 +200,7 @@ def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> Named:
     return entry.name, wanted, claims.get(wanted) if wanted else None
 
 
-def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
+def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
         return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
     config = trusted(config, facts.redirects)
@@ -220,7 +220,7 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
             return _unchecked(facts, config, _no_gpu(config))
         if missing:
             return Decision("denied", missing), None
-        situation = Situation(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
+        situation = PodTraits(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
         checks, skipped = select(config, facts.asked, situation)
         refuse_busy(checks, skipped, found, config)
         checks, skipped = not_redirected(checks, skipped, facts.redirects, config)
@@ -246,7 +246,7 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
     if problem := limits.of_inherited(facts.settings, facts.volumes):
         return Decision("denied", problem), None
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    legacy = legacies(facts.settings, gets if facts.settings else (), len(containers), facts.memory, config)
+    inherited = inherit(facts.settings, gets if facts.settings else (), len(containers), facts.memory, config)
     workload = Workload(
         devices=found.counts,
         claims=found.claims,
@@ -254,18 +254,18 @@ def _judge(facts: Facts, config: Config) -> tuple[Decision, Injection | None]:
         containers=len(init) + len(containers),
         own={} if facts.own == b"null" else {demand.resource: demand for demand in _demands(facts.own)},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
-        inherited=legacy.by_check,
-        ipc_lock=legacy.ipc_lock,
+        inherited=inherited.by_check,
+        ipc_lock=inherited.ipc_lock,
         pull_secrets=frozenset(facts.pull_secrets or ()),
         reports=config.platform_connector.enabled and not facts.confined,
     )
     injection = inject(config, checks, workload, first, last)
-    warnings = [w for check in checks if (one := legacy.by_check.get(check.name)) for w in one.warnings]
+    warnings = [w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
-    unseen = [u for check in checks if (one := legacy.by_check.get(check.name)) for u in one.unseen]
+    unseen = [u for check in checks if (one := inherited.by_check.get(check.name)) for u in one.unseen]
     told = Decision(
         "injected",
         will_test(checks, found),
@@ -296,10 +296,10 @@ def _no_gpu(config: Config) -> Decision:
 def _place(
     init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], resources: Sequence[str], position: int
 ) -> Place:
-    return Place(position, reckon(init, containers, resources, position))
+    return Place(position, effective_resources(init, containers, resources, position))
 
 
-def _unresolved(facts: Facts, config: Config) -> str | None:
+def _unresolved(facts: DecisionKey, config: Config) -> str | None:
     """Why the pod is denied for a claim that does not exist."""
     unknown = [name for name, _, claim in facts.claims if claim is None]
     if not unknown or config.unresolved_claims != "deny":
@@ -311,7 +311,7 @@ def _unresolved(facts: Facts, config: Config) -> str | None:
 
 
 def _who_gets_gpus(
-    facts: Facts, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: Holdings
+    facts: DecisionKey, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: Holdings
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
     gets = []
@@ -352,7 +352,7 @@ def _small_demands(raw: bytes) -> tuple[Demand, ...]:
 
 
 def _unchecked(
-    facts: Facts, config: Config, decision: Decision, *, marked: bool = False
+    facts: DecisionKey, config: Config, decision: Decision, *, marked: bool = False
 ) -> tuple[Decision, Injection | None]:
     """A pod without checks. A gang's member is stamped all the same: the controller counts on every one; and what was known of
     its claims is written down, as they may have changed when it is scheduled. ``marked``: its GPUs have not escaped, none of the checks
@@ -364,7 +364,7 @@ def _unchecked(
     return _finished(facts, config, replace(decision, result="stamped", message=message), added, member)
 
 
-def _seen(facts: Facts, config: Config) -> dict[str, SeenClaim]:
+def _seen(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
     """What was known of the pod's claims."""
     return {
         name: SeenClaim(
@@ -377,12 +377,12 @@ def _seen(facts: Facts, config: Config) -> dict[str, SeenClaim]:
     }
 
 
-def _stamp(facts: Facts, *, takes_part: bool) -> Stamp | None:
+def _stamp(facts: DecisionKey, *, takes_part: bool) -> Stamp | None:
     return stamp(facts.namespace, facts.gang, takes_part=takes_part) if facts.gang else None
 
 
 def _finished(
-    facts: Facts, config: Config, decision: Decision, injection: Injection, member: Stamp | None
+    facts: DecisionKey, config: Config, decision: Decision, injection: Injection, member: Stamp | None
 ) -> tuple[Decision, Injection]:
     claims = _seen(facts, config)
     if claims:
@@ -398,7 +398,7 @@ def _finished(
     return decision, injection
 
 
-def _operations(facts: Facts, injection: Injection) -> list[patch.Operation]:
+def _operations(facts: DecisionKey, injection: Injection) -> list[patch.Operation]:
     return patch.fresh(
         injection,
         init=facts.has_init,

@@ -109,7 +109,7 @@ def _check(review: Review | AnyReview) -> None:
     if review.request.kind.kind != "Pod" or review.request.kind.group:
         kind = shown("/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part))
         raise BadReview(
-            f"the review is about a {kind}, this webhook is for pods; mend the rules of its MutatingWebhookConfiguration"
+            f"the review is about a {kind}, this webhook is for pods; correct the rules of its MutatingWebhookConfiguration"
         )
 
 

@@ -12,7 +12,7 @@ from ..configuration.config import CheckConfig, Config
 from .decision import Skip
 from .limits import shown
 
-__all__ = ["Refused", "Situation", "not_applicable", "select"]
+__all__ = ["PodTraits", "Refused", "not_applicable", "select"]
 
 
 class Refused(ValueError):
@@ -34,7 +34,7 @@ def not_applicable(skipped: Sequence[Skip]) -> bool:
     return all(skip.reason in _NOT_APPLICABLE for skip in skipped)
 
 
-class Situation(NamedTuple):
+class PodTraits(NamedTuple):
     """What a check must know of the pod: has it ``network`` devices, is it in a ``gang``, why does it not start together
     with the others of it (``ordered``), and what ``kinds`` of GPUs does it get: gpu (whole ones of its own), mig, shared."""
 
@@ -44,7 +44,7 @@ class Situation(NamedTuple):
     kinds: frozenset[str]
 
 
-def select(config: Config, asked: str | None, pod: Situation) -> tuple[list[CheckConfig], list[Skip]]:
+def select(config: Config, asked: str | None, pod: PodTraits) -> tuple[list[CheckConfig], list[Skip]]:
     """The checks to inject, in run order, and the ones left out.
 
     ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required checks stay.
@@ -56,12 +56,12 @@ def select(config: Config, asked: str | None, pod: Situation) -> tuple[list[Chec
 
 
 @lru_cache(maxsize=64)
-def _of_all(config: Config, pod: Situation) -> tuple[list[CheckConfig], list[Skip]]:
+def _of_all(config: Config, pod: PodTraits) -> tuple[list[CheckConfig], list[Skip]]:
     return _chosen(config, pod, config.checks, [])
 
 
 def _chosen(
-    config: Config, pod: Situation, wanted: Sequence[CheckConfig], skipped: list[Skip]
+    config: Config, pod: PodTraits, wanted: Sequence[CheckConfig], skipped: list[Skip]
 ) -> tuple[list[CheckConfig], list[Skip]]:
     chosen = []
     for check in wanted:
@@ -95,7 +95,7 @@ def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig]
         raise Refused(
             f'annotation {CHECKS_ANNOTATION}: "{shown(asked)}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.'
         )
-    required = [check for check in checks if check.stays and check.name not in names]
-    left_out = [check for check in checks if not check.stays and check.name not in names]
+    required = [check for check in checks if check.is_required and check.name not in names]
+    left_out = [check for check in checks if not check.is_required and check.name not in names]
     skips = [Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out]
     return required + [by_name[name] for name in names], skips

@@ -21,7 +21,7 @@ from ..configuration.effective import in_force
 from ..metrics import Metrics
 from .kube import UNPACKED, Answer, Connection, NoCluster, ask
 
-__all__ = ["Policies", "Policy"]
+__all__ = ["NamespaceOverride", "NamespaceOverrides"]
 
 ROUND: Final = 60.0
 """Seconds from one list to the next, at most: so late is a silent break of the watch noticed."""
@@ -47,7 +47,7 @@ MOST_PATIENCE: Final = 30.0
 log = logging.getLogger(__name__)
 
 
-class Policy(msgspec.Struct, frozen=True):
+class NamespaceOverride(msgspec.Struct, frozen=True):
     """What is in force in a namespace, and the name of the object that says so."""
 
     name: str
@@ -72,7 +72,7 @@ class _Refused(Exception):
     """The API server does not give what is asked for. The message is one sentence."""
 
 
-class Policies:
+class NamespaceOverrides:
     """Use within one event loop. ``connect`` says how the API server is reached and may raise :class:`~.kube.KubeError`."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Policies:
     ) -> None:
         self._connect, self._metrics, self._transport, self._sleep = connect, metrics, transport, sleep
         self._items: dict[str, dict[str, PreflightConfig]] = {}
-        self._in_force: dict[str, Policy] = {}
+        self._in_force: dict[str, NamespaceOverride] = {}
         self._told: dict[str, str] = {}  # by namespace, what was not understood
         self._behind_since: float | None = None
         self.synced = False
@@ -97,7 +97,7 @@ class Policies:
         """Seconds since they were last read, where that has not worked since; 0 where it has."""
         return time.monotonic() - self._behind_since if self._behind_since is not None else 0.0
 
-    def of(self, namespace: str) -> Policy | None:
+    def of(self, namespace: str) -> NamespaceOverride | None:
         """What is in force there. Asks nobody."""
         return self._in_force.get(namespace)
 
@@ -212,7 +212,7 @@ class Policies:
         item = in_force(self._items.get(namespace, {}).values())
         if item is not None:
             try:
-                now = Policy(item.metadata.name, decode_spec(item.spec))
+                now = NamespaceOverride(item.metadata.name, decode_spec(item.spec))
             except (ContractError, RecursionError) as error:  # of a newer controller
                 self._warn(namespace, f"PreflightConfig {item.metadata.name} is accepted but not understood: {error}")
         if now is not None:
@@ -230,7 +230,7 @@ class Policies:
     def _behind(self, error: Exception) -> None:
         why = (str(error) or type(error).__name__).rstrip(".")
         if why != self.problem:
-            log.warning("PreflightConfigs of namespaces are not followed just now: %s", why)
+            log.warning("watch of PreflightConfigs failed, those seen last hold: %s", why)
         self.problem = why
         if self._behind_since is None:
             self._behind_since = time.monotonic()

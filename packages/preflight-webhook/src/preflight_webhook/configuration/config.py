@@ -109,7 +109,7 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
         return self.name in _NCCL
 
     @property
-    def stays(self) -> bool:
+    def is_required(self) -> bool:
         """Whether it is required: dcgm-diag always is, unless the operator leaves it out."""
         return self.required or self.name == names.DCGM_DIAG
 

@@ -64,7 +64,7 @@ def read(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
         why = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise DocumentError([f"{where}: not YAML ({_shown(why)}); mend it there."]) from None
+        raise DocumentError([f"{where}: not YAML ({_shown(why)}); correct it there."]) from None
     except RecursionError:
         raise DocumentError([f"the file: is nested deeper than {MOST_DEPTH} levels; make it flatter."]) from None
     except (
@@ -73,7 +73,7 @@ def read(text: str) -> Any:
         KeyError,
         TypeError,
     ) as error:  # of PyYAML's own reading of numbers and their like
-        raise DocumentError([f"the file: a value in it cannot be read ({_shown(str(error))}); mend it."]) from None
+        raise DocumentError([f"the file: a value in it cannot be read ({_shown(str(error))}); correct it."]) from None
     finally:
         loader.dispose()
     if problems := [*_values(value, "")][:MOST_PROBLEMS]:

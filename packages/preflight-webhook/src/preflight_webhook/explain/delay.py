@@ -7,10 +7,10 @@ from preflight_proto.durations import gang_run, parse_duration
 
 from ..configuration.config import CheckConfig, Config
 
-__all__ = ["longest"]
+__all__ = ["worst_case_delay"]
 
 
-def longest(check: CheckConfig, config: Config, ranks: int = 0) -> float:
+def worst_case_delay(check: CheckConfig, config: Config, ranks: int = 0) -> float:
     """Seconds: waiting for others, running, reporting. ``ranks``: GPUs of the whole gang, 0 where its size is not known."""
     own = {variable.name: variable.value for variable in check.env}
     given = own.get(names.ENV_CHECK_TIMEOUT) or check.timeout or config.check_timeout

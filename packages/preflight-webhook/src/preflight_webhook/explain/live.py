@@ -56,7 +56,7 @@ def wanted_of(text: str) -> tuple[Kind, str]:
     word, _, name = text.partition("/")
     kind = named(word)
     if kind is None or not name:
-        raise ValueError(f'--live: "{text}" is no KIND/NAME; kinds are {", ".join(KINDS)}.')
+        raise ValueError(f'--live: "{text}" is not KIND/NAME; kinds are {", ".join(KINDS)}.')
     return kind, name
 
 

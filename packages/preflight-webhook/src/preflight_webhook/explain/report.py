@@ -22,13 +22,13 @@ from ..admission.review import BadReview
 from ..admission.variables import inheritable, loads_code, of_the_fabric
 from ..configuration.config import CheckConfig, Config
 from ..configuration.effective import effective, in_force
-from .delay import longest
+from .delay import worst_case_delay
 from .optin import Lists, OptIn, opt_in
 from .workloads import Found, Object, missing
 
 __all__ = ["About", "explain"]
 
-_COLOURS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
+_COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
 
 
@@ -55,7 +55,7 @@ class _Told(NamedTuple):
     warnings: list[str]
 
 
-def explain(found: Found, about: About, form: str, *, coloured: bool = False, brief: bool = False) -> str:
+def explain(found: Found, about: About, form: str, *, colored: bool = False, brief: bool = False) -> str:
     """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises :class:`ValueError` when the pod cannot be read."""
     config, own = _of_namespace(found, about.config)
     try:
@@ -65,7 +65,9 @@ def explain(found: Found, about: About, form: str, *, coloured: bool = False, br
         raise ValueError(f"{found.what}: {str(error).removeprefix('request.object ')}.") from None
     size = decision.stamp.size if decision.stamp is not None else None
     ranks = (size or 0) * sum(decision.gpus.values())
-    delays = {check.name: longest(check, config, ranks) for check in config.checks if check.name in decision.checks}
+    delays = {
+        check.name: worst_case_delay(check, config, ranks) for check in config.checks if check.name in decision.checks
+    }
     warnings = [
         *decision.warnings,
         *_unseen(decision),
@@ -77,7 +79,7 @@ def explain(found: Found, about: About, form: str, *, coloured: bool = False, br
     if form == "text":
         lines = [*(_unasked(told) if asked.asked == "no" else _lines(told))]
         if decision.patch and not brief and asked.asked != "no":
-            lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), coloured=coloured)
+            lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), colored=colored)
         return "\n".join(lines)
     fields = _fields(told)
     if brief:
@@ -182,7 +184,7 @@ def _code(decision: Decision, config: Config) -> Iterator[str]:
 
 def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
     """Variables that change how the workload uses its fabric, do not reach the checks of it, and which value brings them there."""
-    inheriting = [check for check in config.checks if check.name in decision.checks and not check.stays]
+    inheriting = [check for check in config.checks if check.name in decision.checks and not check.is_required]
     spec = pod.get("spec")
     containers = (spec.get("containers") if isinstance(spec, dict) else None) or ()
     there = {str(entry.get("name")) for one in containers for entry in one.get("env") or ()}
@@ -241,11 +243,11 @@ def _lines(told: _Told) -> Iterator[str]:
     yield f"  patch: {len(decision.patch)} operation(s)"
 
 
-def _diff(before: Object, after: Object, *, coloured: bool) -> Iterator[str]:
+def _diff(before: Object, after: Object, *, colored: bool) -> Iterator[str]:
     old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
     for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:  # without its two lines of file names
-        colour = _COLOURS.get(line[:1], "") if coloured else ""
-        yield f"    {colour}{line}{_END if colour else ''}"
+        color = _COLORS.get(line[:1], "") if colored else ""
+        yield f"    {color}{line}{_END if color else ''}"
 
 
 def _yaml(value: Any) -> str:

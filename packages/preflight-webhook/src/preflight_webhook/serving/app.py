@@ -19,7 +19,7 @@ from ..admission.claims import Claim, Ref
 from ..admission.decision import Decision
 from ..admission.limits import OBJECT_NAME, shown
 from ..cluster.lookups import Lookups, Unavailable
-from ..cluster.namespaces import Policies, Policy
+from ..cluster.namespaces import NamespaceOverride, NamespaceOverrides
 from ..configuration.config import Config
 from ..configuration.effective import effective
 from ..metrics import CONTENT_TYPE, Metrics
@@ -61,7 +61,7 @@ class State:
     config: Config
     metrics: Metrics = field(default_factory=Metrics)
     lookups: Lookups | None = None
-    policies: Policies | None = None
+    policies: NamespaceOverrides | None = None
     started: bool = False
     stopping: bool = False
     certificate_problem: Callable[[], str] = str
@@ -91,7 +91,7 @@ class State:
         self._was_ready = True
         return ""
 
-    def rules(self, namespace: str) -> tuple[Config, Policy | None]:
+    def rules(self, namespace: str) -> tuple[Config, NamespaceOverride | None]:
         """The configuration that holds in ``namespace``, and what of it the namespace has set for itself."""
         if self.policies is None or not self.config.preflight_configs.enabled:
             return self.config, None
@@ -123,7 +123,7 @@ class _Begun(NamedTuple):
     request: Request
     confined: bool
     config: Config
-    policy: Policy | None
+    policy: NamespaceOverride | None
     needs: tuple[Ref, ...]
 
 
@@ -209,7 +209,7 @@ class Admission:
                 del self._waiting[namespace]
 
     def _decided(
-        self, request: Request, decision: Decision, policy: Policy | None, size: int, started: float
+        self, request: Request, decision: Decision, policy: NamespaceOverride | None, size: int, started: float
     ) -> Answer:
         answer = review.encode_answer(request.uid, decision)
         metrics = self.state.metrics
@@ -240,7 +240,7 @@ class Admission:
         # The API server applies its failurePolicy; the next request must find us alive.
         log.error("admission failed", extra={"about": {"uid": uid}}, exc_info=error)
         kind = type(error).__name__
-        return self._refuse(500, f"internal error ({kind}); the log of preflight-webhook has the story", uid)
+        return self._refuse(500, f"internal error ({kind}); see the log of preflight-webhook", uid)
 
     def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
         self.state.metrics.rejected.labels(str(status)).inc()
@@ -312,7 +312,7 @@ async def _respond(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Policy | None) -> None:
+def _tell(metrics: Metrics, request: Request, decision: Decision, policy: NamespaceOverride | None) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
     if decision.stamp is not None:

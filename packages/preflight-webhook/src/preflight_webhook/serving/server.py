@@ -22,7 +22,7 @@ from preflight_kube.configfile import ConfigFile
 
 from ..cluster import kube
 from ..cluster.lookups import Lookups
-from ..cluster.namespaces import Policies
+from ..cluster.namespaces import NamespaceOverrides
 from ..configuration.config import Config, parse
 from ..metrics import Metrics
 from .app import Admission, Plain, State
@@ -125,7 +125,10 @@ async def _serve(
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
-    state.lookups, state.policies = Lookups(kube.connection, state.metrics), Policies(kube.connection, state.metrics)
+    state.lookups, state.policies = (
+        Lookups(kube.connection, state.metrics),
+        NamespaceOverrides(kube.connection, state.metrics),
+    )
     most = limits()
     admission = Server(
         uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
@@ -178,11 +181,11 @@ async def _serve(
         if not served.done():
             # Nothing would be taken over any more, unseen: better a new process, which the kubelet starts at once.
             names = ", ".join(task.get_name() for task in watchers if task.done())
-            log.error("the watcher of %s has ended; stopping, to be started anew", names)
+            log.error("watcher of %s ended; stopping, so that a new replica starts", names)
             state.failing.setdefault(names, "its watcher has ended")
             stop("a dead watcher", options.linger)
             await served
-            raise WatcherDied(f"the watcher of {names} has ended, which is a defect; the log has the story")
+            raise WatcherDied(f"the watcher of {names} has ended, which is a defect; see the log")
         await served
     finally:
         for watcher in watchers:

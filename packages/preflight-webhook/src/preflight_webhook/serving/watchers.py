@@ -92,7 +92,7 @@ async def watch(state: State, name: str, look: Callable[[], Awaitable[None]], ev
             failures += 1
             up.set(0)
             if failures == 1:
-                log.error("%s cannot be looked at, what was read last stays", name, exc_info=error)
+                log.error("watcher of %s failed, what was read last stays in use", name, exc_info=error)
             if failures * every >= FAILING:
                 state.failing[name] = f"{type(error).__name__}: {str(error)[:256]}"
         else:

@@ -9,13 +9,13 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
+__all__ = ["SizedCache"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
+class SizedCache(Generic[K, V]):
     """Up to ``room`` bytes, as those who put something in weigh it; the oldest goes first.
 
     The oldest, not the one longest unused: being found then changes nothing, so it costs next to nothing, and what is in use is

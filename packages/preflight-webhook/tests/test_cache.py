@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from preflight_webhook.admission.kept import Kept
+from preflight_webhook.admission.cache import SizedCache
 
 
 def test_what_was_put_in_is_found_and_the_oldest_goes_when_there_is_no_room() -> None:
-    kept: Kept[int, str] = Kept(100)
+    kept: SizedCache[int, str] = SizedCache(100)
     for number in range(6):
         assert kept.put(number, str(number), 20) == str(number)
     assert [kept.get(number) for number in range(6)] == [None, "1", "2", "3", "4", "5"]
 
 
 def test_what_would_take_the_place_of_all_others_is_not_kept() -> None:
-    kept: Kept[str, str] = Kept(100)
+    kept: SizedCache[str, str] = SizedCache(100)
     kept.put("small", "a", 25)
     assert kept.put("large", "b", 26) == "b"
     assert (kept.get("small"), kept.get("large")) == ("a", None)
