@@ -9,13 +9,13 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, pcs, support
 from live import Space, leading, space_of
-from preflight_e2e.apiserver import ApiServer
 from preflight_kube.client import KubeError
 from preflight_mnnvl.live import shown
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.mirror import Mirror
 from preflight_mnnvl.turn import Action
 from preflight_mnnvl.writer import Ending, Writer
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
 

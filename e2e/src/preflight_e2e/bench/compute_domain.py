@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from preflight_e2e.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 
 from .load import BenchError
 
