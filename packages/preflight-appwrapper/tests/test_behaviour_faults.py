@@ -156,11 +156,11 @@ async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tr
     class BusyClient(OneNamespace):
         refused: ClassVar[list[str]] = []
 
-        async def create(self, path: str, body: object) -> bytes:
+        async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
             if path.endswith("/jobs") and len(self.refused) < 2:
                 self.refused.append(path)
                 raise KubeError("too many requests", 429, "TooManyRequests")
-            return await super().create(path, body)
+            return await super().create(path, body, tells=tells)
 
     client = BusyClient(lab.target, lab.namespace)
     async with leads(lab.target, client=client):

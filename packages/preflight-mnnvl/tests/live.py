@@ -17,7 +17,6 @@ import pytest
 import yaml
 from cliques import applied, decoded_set
 from grove import Driver, Grove
-from preflight_e2e.grove_kinds import GROVE, compute_domains
 from preflight_kube.client import Client, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_kube.lease import Leadership
@@ -27,6 +26,7 @@ from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.support import Facts, judge
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_testing.grove_kinds import GROVE, compute_domains
 
 __all__ = ["FIXTURES", "Leading", "Space", "api_server", "fixture", "leading", "space_of"]
 

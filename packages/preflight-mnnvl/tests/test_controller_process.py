@@ -11,8 +11,8 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, pcs
 from live import Space, api_server, space_of
-from preflight_e2e.grove_kinds import compute_domains
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.grove_kinds import compute_domains
 from preflight_testing.waiting import until
 from replica import LEASE_SECONDS, replica
 

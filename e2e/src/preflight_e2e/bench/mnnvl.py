@@ -19,8 +19,7 @@ from typing import Any
 
 import trustme
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-
-from preflight_e2e.grove_kinds import GROVE, compute_domains
+from preflight_testing.grove_kinds import GROVE, compute_domains
 
 from . import served
 from .admission import histogram, quantile

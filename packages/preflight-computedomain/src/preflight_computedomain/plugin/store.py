@@ -116,7 +116,7 @@ class Store:
         except FileNotFoundError:
             return False
 
-    def mend(self, uid: str) -> None:
+    def restore(self, uid: str) -> None:
         """Make the CDI file of a completed claim again, where it is missing or differs."""
         entry = self._read().claims.get(uid)
         if entry is not None and entry.state == COMPLETED and entry.channel and not self.whole(uid):
