@@ -27,7 +27,7 @@ from .apidouble import write_kubeconfig
 
 ASSETS = "KUBEBUILDER_ASSETS"
 """Names the folder that holds etcd and kube-apiserver."""
-READY_SECONDS = 50.0
+READY_SECONDS = 120.0
 
 GANG_APIS = {
     "1.35": (["GenericWorkload=true"], ["scheduling.k8s.io/v1alpha1=true"]),
