@@ -261,7 +261,7 @@ async def test_a_taken_port_is_said_in_one_sentence(
                 host="127.0.0.1",
                 port=listener.port,
             )
-        assert await asyncio.to_thread(run, listener.port) == BAD_INPUT
+        assert await asyncio.get_running_loop().run_in_executor(None, run, listener.port) == BAD_INPUT
         assert capsys.readouterr().err.count("\n") == 1
     finally:
         listener.close()

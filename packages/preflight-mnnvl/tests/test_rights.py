@@ -89,7 +89,10 @@ async def everything(space: Space, config: Config) -> None:
     other = podclique("u-0-w", "u", annotations=ON, pod={"containers": [uses], "resourceClaims": entries})
     other["metadata"]["namespace"] = space.namespace
     await space.client.create(space.grove.path("podcliques"), other)
-    if config.mode == "literal":  # something of the claim's name that no mirror has is found when it is in the way
+    if config.mode == "literal":  # a PodClique that comes once its domain is there is told whose that is
+        await space.grove.apply(pcs("t", [clique("a"), clique("b"), clique("c")], annotations=ON, replicas=2))
+        await space.grove.turn()
+        # Something of the claim's name that no mirror has is found when it is in the way
         (one,) = [name for name in await space.all(space.claim_path("resourceclaims")) if name == "t-1-mnnvl-claim"]
         await space.client.merge_patch(
             space.claim_path("resourceclaims", one), {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}}
