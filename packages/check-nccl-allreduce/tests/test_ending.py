@@ -36,6 +36,7 @@ def test_one_that_is_left_and_does_not_sleep_in_the_kernel_is_told_apart(tmp_pat
 
 GRANDCHILD = """
 import os, signal, sys
+from check_nccl_allreduce.worker import ending
 ending.adopt_orphans()
 read, write = os.pipe()
 if (child := os.fork()) == 0:

@@ -16,6 +16,7 @@ NARROW = Finding("PCIE_WIDTH", "narrow", fatal=True, action=Action.CONTACT_SUPPO
 CHECK = """
 import sys
 from preflight_proto.check import Action, Check, Finding, Outcome, Run, Subject, Verdict, run_main
+from preflight_proto.check.kit import KitSettings
 
 async def probe(run):
     gpus = await run.gpus()
@@ -43,7 +44,7 @@ def test_what_a_failing_run_raised_on_a_gpu_the_next_passing_run_clears(
         smi.chmod(0o755)
         path = f"{tmp_path}:/usr/bin:/bin"
         ran = run_check([sys.executable, "-c", CHECK], connector, tmp_path, {"PATH": path}, check="pcie-width")
-        assert ran.result.code == code
+        assert ran.result.code == code, ran.stderr
     raised = {(e.check_name, e.entities_impacted[0].entity_value) for e in connector.events if not e.is_healthy}
     gone = {
         (e.check_name, e.entities_impacted[0].entity_value)

@@ -75,7 +75,7 @@ async def run(
     killed within two seconds of the tool's end. Of stdout and stderr, the first ``max_output`` bytes
     each are kept and the rest is read and dropped. Where ``terminate`` is a function of the seconds since the start, its signal comes first
     on cancellation too, and SIGKILL a second later, for a tool that has something to undo; else that is SIGKILL at once. Raises
-    :class:`ToolMissingDevice`.
+    :class:`ToolMissing`.
     """
     environ = dict(os.environ if env is None else env)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:

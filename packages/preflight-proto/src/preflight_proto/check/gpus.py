@@ -112,7 +112,7 @@ async def find(
     Where the runtime names as many GPUs as are ``expected`` (``NVIDIA_VISIBLE_DEVICES`` of ``environ``), those alone are returned. A GPU that
     does not answer costs no other one its place. Slices (``mig``) are not counted. Raises
 
-    - :class:`GpusMissingDevice` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
+    - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
     - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
     - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there are more than ``expected``.
     """
