@@ -106,6 +106,6 @@ def test_memory_is_checked_before_anybody_is_met(measure: Any, monkeypatch: pyte
 
     monkeypatch.setattr(measure, "device_of", lambda backend, local: torch.device("cuda", local))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 80 << 30))
-    order = measure.Order("nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there")
+    order = measure.MeasureTask("nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there")
     with pytest.raises(RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"):
         measure.measure(order, 0, 0, 2, lambda stage, iteration: None)
