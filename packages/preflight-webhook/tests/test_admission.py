@@ -121,6 +121,7 @@ def test_the_check_is_restricted_and_sees_no_token() -> None:
         {"drop": ["ALL"]},
     )
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert security["readOnlyRootFilesystem"] is True
     assert {m["mountPath"] for m in container["volumeMounts"]} == {
         "/var/run/nvsentinel",
         "/tmp",
