@@ -114,8 +114,9 @@ def refused(lab: Lab) -> str:
             if status.restart_count or (status.state.terminated and status.state.terminated.exit_code):
                 with suppress(client.ApiException):  # it is gone by now
                     read, before = lab.api.read_namespaced_pod_log, bool(status.restart_count)
-                    said = read(pod.metadata.name, "preflight", previous=before, _preload_content=False)
-                    return str(said.data.decode())
+                    said = read(pod.metadata.name, "preflight", previous=before, _preload_content=False).data.decode()
+                    if said and not said.startswith("unable to retrieve container logs"):  # of one that is gone by now, too
+                        return str(said)
     return ""
 
 
