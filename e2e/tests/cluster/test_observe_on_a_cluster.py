@@ -115,7 +115,7 @@ def refused(lab: Lab) -> str:
                 with suppress(client.ApiException):  # it is gone by now
                     read, before = lab.api.read_namespaced_pod_log, bool(status.restart_count)
                     said = read(pod.metadata.name, "preflight", previous=before, _preload_content=False).data.decode()
-                    if said and not said.startswith("unable to retrieve container logs"):  # of one that is gone by now, too
+                    if said and not said.startswith("unable to retrieve container logs"):  # gone, told with 200
                         return str(said)
     return ""
 
