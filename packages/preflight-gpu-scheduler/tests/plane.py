@@ -331,6 +331,16 @@ class Plane:
                 raise AssertionError(f"not within {seconds} s: {what}; given {self.watcher.given}\n{logs}")
             await anyio.sleep(0.02)
 
+    async def placed(self, name: str, *, claim: str, count: int, gpus: int) -> Pod:
+        """A pod with a claim for ``count`` GPUs, bound to the node ``a`` of ``gpus``, with all services at work."""
+        await self.node("a", gpus)
+        await self.claim(claim, count)
+        extender = await self.extender()
+        self.scheduler(extender.port)
+        await self.controller()
+        await self.pod(name, claim)
+        return await self.bound(name)
+
     async def bound(self, name: str, *, namespace: str = "", seconds: float = PATIENCE) -> Pod:
         async def fact() -> Pod | None:
             pod = await self.read_pod(name, namespace=namespace)

@@ -17,13 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer, how: str) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await world.node("a", 1)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("first", "one")
-            await world.bound("first")
+            await world.placed("first", claim="one", count=1, gpus=1)
             await world.pod("second", "one")
             if how == "deleted":
                 await world.delete_pod("first")
@@ -38,13 +32,7 @@ def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer
 def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await world.node("a", 1)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("p", "one")
-            first = await world.bound("p")
+            first = await world.placed("p", claim="one", count=1, gpus=1)
             await world.delete_pod("p")
             await world.pod("p", "one")
             second = await world.bound("p")
@@ -79,13 +67,7 @@ def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: 
 def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await world.node("a", 4)
-            await world.claim("two", 2)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("p", "two")
-            await world.bound("p")
+            await world.placed("p", claim="two", count=2, gpus=4)
             path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims/two"
 
             async def told() -> bool:
@@ -107,13 +89,7 @@ def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
 def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await world.node("a", 2)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("p", "one")
-            await world.bound("p")
+            await world.placed("p", claim="one", count=1, gpus=2)
             sick = [{"id": 0, "health": "Unhealthy"}, {"id": 1, "health": "Unhealthy"}]
             await world.status_of("a", {"total": 2, "devices": sick})
 
@@ -134,13 +110,7 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_ap
 def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await world.node("a", 2)
-            await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
-            await world.pod("p", "one")
-            await world.bound("p")
+            await world.placed("p", claim="one", count=1, gpus=2)
             sick = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
             await world.status_of("a", {"total": 2, "devices": sick})
 

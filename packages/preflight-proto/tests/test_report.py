@@ -59,12 +59,12 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: F
         lines: list[str] = []
         async with anyio.create_task_group() as group:
 
-            async def correct() -> None:
+            async def recover() -> None:
                 while connector.attempts < 1:
                     await anyio.sleep(0.01)
                 connector.mode = "ok"
 
-            group.start_soon(correct)
+            group.start_soon(recover)
             trouble = await send([EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append)
         return trouble, len(lines)
 

@@ -14,7 +14,7 @@ from . import document
 from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds
 from .verdicts import BUILT_IN, FailureRule
 
-__all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "rules_of", "settings"]
+__all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "settings"]
 
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
@@ -135,11 +135,6 @@ def settings(text: str) -> tuple[Config, Rules]:
     except document.DocumentError as error:
         raise ConfigError(error.problems) from None
     return _settings_of({} if raw is None else raw)
-
-
-def rules_of(raw: object) -> Rules:
-    """The rules in plain data. Raises :class:`ConfigError` with every problem."""
-    return _settings_of(raw)[1]
 
 
 def _settings_of(raw: object) -> tuple[Config, Rules]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from preflight_kube import jsonpatch
 from preflight_proto.devices import IMPLICIT
 
 from . import allocation, names
@@ -140,7 +141,7 @@ def _with_claim(
     pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, str], claim: Claim | None, rules: Rules
 ) -> Verdict:
     patch: list[Operation] = [
-        {"op": "remove", "path": f"/metadata/annotations/{_escaped(key)}"}
+        jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key))
         for key in names.FORGEABLE
         if key in annotations
     ]
@@ -221,10 +222,6 @@ def _tolerated(toleration: Mapping[str, Any]) -> bool:
     said = {key: value for key, value in toleration.items() if isinstance(value, str)}
     read = msgspec.convert(said, Toleration)
     return tolerates(read, names.MANAGED_TAINT, "true", "NoSchedule")
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _shown(text: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
+from preflight_kube.jsonpatch import set_annotation
+
 from . import names
 from .claim import Claim
 from .inventory import Inventory
@@ -93,20 +95,17 @@ def nudged(
 
 def nudge_patch(pod: Pod, word: str) -> list[Operation]:
     """``word``: any that differs from the last one, as the time."""
-    key = names.NUDGED_ANNOTATION.replace("/", "~1")
-    return [*_same(pod), {"op": "add", "path": f"/metadata/annotations/{key}", "value": word}]
+    return [*_same(pod), set_annotation(names.NUDGED_ANNOTATION, word)]
 
 
 def reclaim_patch(pod: Pod, number: int) -> list[Operation]:
     """The fence as a JSON patch: refused unless the pod is still the version that was seen unbound."""
-    key = names.RECLAIMED_ANNOTATION.replace("/", "~1")
-    return [*_same(pod), {"op": "add", "path": f"/metadata/annotations/{key}", "value": str(number)}]
+    return [*_same(pod), set_annotation(names.RECLAIMED_ANNOTATION, str(number))]
 
 
 def reserve_patch(pod: Pod, reserved: str) -> list[Operation]:
     """What a plan gives a member, and its gate away, in one write."""
-    key = names.RESERVED_ANNOTATION.replace("/", "~1")
-    told = {"op": "add", "path": f"/metadata/annotations/{key}", "value": reserved}
+    told = set_annotation(names.RESERVED_ANNOTATION, reserved)
     return [*(gate_patch(pod) if pod.gated else _same(pod)), told]
 
 

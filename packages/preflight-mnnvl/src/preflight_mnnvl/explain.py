@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import yaml
+from preflight_kube.jsonpatch import keys
 
 from .admission import Answer, Known, Review, decide
 from .config import Config
@@ -149,7 +150,7 @@ def _after(found: Object, patch: tuple[Operation, ...]) -> Object:
     """The object after a patch of ours, which adds, replaces and removes what is there."""
     done = copy.deepcopy(found)
     for step in patch:
-        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        *parents, last = keys(step["path"])
         at: Any = done
         for part in parents:
             at = at[int(part)] if isinstance(at, list) else at[part]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from preflight_kube.jsonpatch import pointer
+
 from .gpus import Place
 from .names import CLAIM, FABRIC_LABEL
 from .objects import Container, PodSpec
@@ -95,4 +97,4 @@ def _add(path: str, value: object) -> Operation:
 
 
 def _key(key: str) -> str:
-    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+    return pointer("metadata", "annotations", key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from preflight_kube.jsonpatch import pointer
+
 from .. import podsets
 from ..components import nested_too_deeply
 from ..objects import AppWrapper
@@ -34,7 +36,7 @@ def patch(wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", 
     if wanted and not labelled:
         ops.append({"op": "add", "path": "/metadata/labels", "value": wanted})
     elif wanted:
-        ops += [{"op": "add", "path": f"/metadata/labels/{_escaped(key)}", "value": it} for key, it in wanted.items()]
+        ops += [{"op": "add", "path": pointer("metadata", "labels", key), "value": it} for key, it in wanted.items()]
     for i, component in enumerate(wrapper.spec.components):
         if component.pod_sets or podsets.kueue_knows(component.template) or nested_too_deeply(component.template):
             continue
@@ -51,7 +53,3 @@ def _inferred(template: object) -> tuple[Any, ...]:
         return podsets.inferred(template)
     except podsets.PodSetError:
         return ()
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
