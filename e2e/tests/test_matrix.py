@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from preflight_e2e.facts import GPUS, node_json, uuids
 from preflight_e2e.fault import Fault
 from preflight_e2e.lab import GANG_VALUES, injector_values
 from preflight_e2e.mistake import Mistake
-from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults, load_mistakes
+from preflight_e2e.proof import Proof
+from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults, load_mistakes, load_proofs
 from preflight_testing.helm import UMBRELLA, render
 
 ROWS = load_all()
 FAULTS = load_faults()
 MISTAKES = load_mistakes()
+PROOFS = load_proofs()
+ROOT = MATRIX.parents[1]
 
 
 def test_the_schema_on_disk_is_the_type_s() -> None:
@@ -99,3 +103,16 @@ def test_the_charts_take_the_values_of_every_row() -> None:
     seen = {json.dumps(row.values, sort_keys=True): row.values for row in ROWS}
     for values in seen.values():
         assert render(UMBRELLA, {"preflight-injector": injector_values(values), "preflight-gang": GANG_VALUES})
+
+
+@pytest.mark.parametrize("row", PROOFS, ids=lambda row: row.id)
+def test_the_test_that_proves_a_row_exists_and_runs_on_the_ring_that_the_row_says(row: Proof) -> None:
+    path, _, name = row.test.partition("::")
+    source = (ROOT / path).read_text()
+    assert re.search(rf"^(?:async )?def {re.escape(name.partition('[')[0])}\(", source, re.MULTILINE), row.test
+    assert (row.ring == "cluster") == path.startswith("e2e/tests/cluster/")
+
+
+def test_no_two_rows_say_the_same_of_the_same_test() -> None:
+    told = [(row.test, row.fault) for row in PROOFS]
+    assert len(told) == len(set(told))

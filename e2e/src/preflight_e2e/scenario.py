@@ -15,10 +15,11 @@ import msgspec
 
 from .fault import Fault
 from .mistake import Mistake
+from .proof import Proof
 
-__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults", "load_mistakes"]
+__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults", "load_mistakes", "load_proofs"]
 
-R = TypeVar("R", "Scenario", Fault, Mistake)
+R = TypeVar("R", "Scenario", Fault, Mistake, Proof)
 
 MATRIX = Path(__file__).resolve().parents[2] / "matrix"
 
@@ -141,11 +142,12 @@ class Scenario(_Row, frozen=True, kw_only=True):
 
 
 class _File(_Row, frozen=True, kw_only=True):
-    """Rows that run pods on a cluster, rows that run a gang's checks alone, and mistakes of a rollout that only observes."""
+    """Rows that run pods on a cluster, that run a gang's checks alone, mistakes of a rollout that only observes, and proofs by tests."""
 
     scenario: tuple[Scenario, ...] = ()
     fault: tuple[Fault, ...] = ()
     mistake: tuple[Mistake, ...] = ()
+    proof: tuple[Proof, ...] = ()
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
@@ -166,6 +168,11 @@ def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
 def load_mistakes(folder: Path = MATRIX) -> tuple[Mistake, ...]:
     """Every mistake of an operator, as :func:`load_all`."""
     return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).mistake])
+
+
+def load_proofs(folder: Path = MATRIX) -> tuple[Proof, ...]:
+    """Every row that a test of its system proves, as :func:`load_all`."""
+    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).proof])
 
 
 def _read(path: Path) -> _File:
