@@ -130,7 +130,11 @@ def codegen(session: nox.Session) -> None:
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
+    manual = session.run("git", "grep", "-l", "^<!-- \\[\\[\\[cog", "--", "*.md", external=True, silent=True)
+    pages = str(manual).split()
+    session.run("cog", "-r", "-I", "docs", *pages)
     generated = [
+        *pages,
         *(place for _, places in GENERATED for place in places),
         "packages/preflight-proto/nccl-topologies",
         "packages/preflight-proto/src/preflight_proto/settings/*.json",

@@ -69,7 +69,10 @@ class Metrics:
             registry=self.registry,
         ).labels("preflight-gang", package_version("preflight-gang")).set(1)
         self.checks = Counter(
-            "preflight_check", "Runs of checks by result.", ["check", "result"], registry=self.registry
+            "preflight_check",
+            "Runs of checks, each counted once, by outcome.",
+            ["check", "result"],
+            registry=self.registry,
         )
         self.duration = Histogram(
             "preflight_check_duration_seconds",
@@ -80,13 +83,13 @@ class Metrics:
         )
         self.failures = Counter(
             "preflight_check_failures",
-            "Runs of checks that failed, by node and error code.",
+            "Runs of checks that failed, were inconclusive or misconfigured, by node and error code.",
             ["check", "node", "error_code"],
             registry=self.registry,
         )
         self.blamed = Counter(
             "preflight_blamed",
-            "Verdicts that blame the node they were reached on, or a GPU of it, by error code.",
+            "Verdicts that blame the node they were reached on, or a GPU of it; of a gang with one slow node that one.",
             ["check", "node", "error_code"],
             registry=self.registry,
         )
@@ -99,11 +102,14 @@ class Metrics:
             registry=self.registry,
         )
         self.config_errors = Counter(
-            "preflight_config_errors", "What could not be read, by kind.", ["error"], registry=self.registry
+            "preflight_config_errors",
+            "What could not be read. stamp: one that does not match its pod; preflightconfig: an invalid one; namespace: one with results that is not opted in.",
+            ["error"],
+            registry=self.registry,
         )
         self.unchecked = Gauge(
             "preflight_unchecked_pods",
-            "GPU pods of opted-in namespaces that carry no checks, by what may be the reason.",
+            "GPU pods of opted-in namespaces without checks, or with claims that admission did not know so, by what may be the reason.",
             ["namespace", "reason"],
             registry=self.registry,
         )
@@ -114,7 +120,7 @@ class Metrics:
         self.gangs = Gauge("preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry)
         self.writes = Counter(
             "preflight_gang_writes",
-            "Writes to the API server by kind and result.",
+            "Writes to the API server by kind (configmap, roster, node, event, status) and result.",
             ["kind", "result"],
             registry=self.registry,
         )

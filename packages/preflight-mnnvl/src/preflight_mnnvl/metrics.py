@@ -61,7 +61,7 @@ class Metrics:
         )
         self.writes = Counter(
             "mnnvl_writes",
-            "Writes by kind of object and by what became of them.",
+            "Writes by kind of object and result: created, adopted, released, announced, told, conflict, refused, failed.",
             ["kind", "result"],
             registry=self.registry,
         )
@@ -76,7 +76,10 @@ class Metrics:
     def admission(self, requests: Requests, mirrors: Mirrors) -> None:
         """Add what the webhook counts."""
         self.admissions = Counter(
-            "mnnvl_admission", "Reviews by kind and by what was decided.", ["kind", "result"], registry=self.registry
+            "mnnvl_admission",
+            "Reviews by kind and result: injected, unchanged, not-enabled, no-gpu, denied, unsupported, failed.",
+            ["kind", "result"],
+            registry=self.registry,
         )
         self.latency = Histogram(
             "mnnvl_admission_latency_seconds",

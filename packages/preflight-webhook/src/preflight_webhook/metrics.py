@@ -37,7 +37,8 @@ class _Plain(Collector):
 
     def collect(self) -> Iterator[Metric]:
         flying = GaugeMetricFamily(
-            "preflight_webhook_in_flight", "Requests that wait for their body or for a resource claim."
+            "preflight_webhook_in_flight",
+            "Requests that wait for their body or for a resource claim; most are answered at once.",
         )
         flying.add_metric([], self._metrics.in_flight)
         yield flying
@@ -46,7 +47,10 @@ class _Plain(Collector):
         volume.add_metric(["sent"], self._metrics.bytes_sent)
         yield volume
         decided = CounterMetricFamily(
-            "preflight_injection", "Admission reviews by what was decided.", labels=["result"]
+            "preflight_injection",
+            "Admission reviews. stamped: a gang's member without a check; mirror: of a static pod; no-checks-REASON and "
+            "stamped-REASON where one reason left all checks out.",
+            labels=["result"],
         )
         for result, number in self._metrics.results.items():
             decided.add_metric([result], number)
@@ -78,7 +82,7 @@ class Metrics:
         ).labels("preflight-webhook", package_version("preflight-webhook")).set(1)
         self.skips = Counter(
             "preflight_check_skipped",
-            "Checks that were not injected, by reason.",
+            "Configured checks that did not apply, by reason.",
             ["check", "reason"],
             registry=self.registry,
         )
@@ -112,7 +116,7 @@ class Metrics:
         )
         self.closed = Counter(
             "preflight_webhook_connections_closed",
-            "Connections that were cut off, by port and reason: full, stalled, bytes.",
+            "Connections that were cut off, by port and reason: full, stalled, bytes (of unfinished requests).",
             ["port", "reason"],
             registry=self.registry,
         )

@@ -155,17 +155,26 @@ def _part(job: tuple[FabricWorld, range]) -> tuple[str, Tally]:
 def simulate(
     chosen: Iterable[FabricWorld], jobs: int = 1, told: Callable[[str], None] = lambda _: None
 ) -> dict[str, Tally]:
-    """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``."""
+    """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``.
+
+    ``told`` gets a line for each world that is played, and at most twice a minute one that says how far it is.
+    """
     chosen = list(chosen)
     parts = [
         (world, range(start, min(start + 50, world.gangs))) for world in chosen for start in range(0, world.gangs, 50)
     ]
     tallies = {world.name: Tally() for world in chosen}
     left = Counter(world.name for world, _ in parts)
+    gangs = sum(world.gangs for world in chosen)
 
     def take(results: Iterable[tuple[str, Tally]]) -> None:
+        played, shown = 0, time.monotonic()
         for name, tally in results:
             tallies[name].merge(tally)
+            played += tally.gangs
+            if time.monotonic() - shown >= BETWEEN:
+                shown = time.monotonic()
+                told(f"{played:,} of {gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds")
             left[name] -= 1
             if not left[name]:
                 told(f"{name}: {json.dumps(tallies[name].figures())}")
@@ -178,6 +187,8 @@ def simulate(
     return tallies
 
 
+BETWEEN = 30.0
+"""Seconds between two lines about progress."""
 SMALL = (3, 4, 5, 7, 8, 64, 1024)
 CORRELATED = ("uplink", "leaf", "oversubscription", "link")
 SEVERITIES = (0.20, 0.30, 0.40, 0.50, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
