@@ -94,15 +94,16 @@ class _Event(msgspec.Struct):
 
 
 class Told:
-    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``, both by pod name."""
+    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``, both by pod name.
+
+    An API server ends the watch of a client that reads too slowly, as on a busy machine: then the pods are listed and watched anew.
+    """
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
-        self._connection, path = server.connect(), f"/api/v1/namespaces/{namespace}/pods"
-        version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
-        self._connection.request("GET", f"{path}?watch=true&resourceVersion={version}", headers=server.headers())
-        self._answer = self._connection.getresponse()
+        self._server, self._path = server, f"/api/v1/namespaces/{namespace}/pods"
+        self._connection, self._answer = self._follow(server.call("GET", f"{self._path}?limit=1"))
         self._ended = False
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -115,7 +116,7 @@ class Told:
                 raise BenchError(
                     f"{len(self.rosters)} pods were told something within {seconds:g} s; not what was waited for."
                 )
-            time.sleep(0.005)
+            time.sleep(0.02)  # when a pod was told is written down by the thread
 
     def close(self) -> None:
         self._ended = True
@@ -124,18 +125,33 @@ class Told:
         self._thread.join()
         self._connection.close()
 
+    def _follow(self, listed: dict[str, Any]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection, version = self._server.connect(), listed["metadata"]["resourceVersion"]
+        connection.request("GET", f"{self._path}?watch=true&resourceVersion={version}", headers=self._server.headers())
+        return connection, connection.getresponse()
+
     def _watch(self) -> None:
         decoder = msgspec.json.Decoder(_Event)
         try:
-            while line := self._answer.readline():
-                pod = decoder.decode(line).object.metadata
-                roster = pod.annotations.get(PREFIX + "roster", "")
-                if roster and self.rosters.get(pod.name) != roster:
-                    self.at[pod.name] = time.monotonic()
-                    self.rosters[pod.name] = roster
+            while not self._ended:
+                while line := self._answer.readline():
+                    self._saw(decoder.decode(line).object.metadata)
+                if self._ended:
+                    return
+                listed = self._server.call("GET", self._path)
+                for pod in msgspec.convert(listed["items"], list[_Pod]):
+                    self._saw(pod.metadata)
+                self._connection.close()
+                self._connection, self._answer = self._follow(listed)
         except (OSError, ValueError, http.client.HTTPException):
             if not self._ended:
                 raise
+
+    def _saw(self, pod: _Meta) -> None:
+        roster = pod.annotations.get(PREFIX + "roster", "")
+        if roster and self.rosters.get(pod.name) != roster:
+            self.at[pod.name] = time.monotonic()
+            self.rosters[pod.name] = roster
 
 
 def record_name(gang: str, source: str = "labels") -> str:

@@ -28,11 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot-format", choices=["svg", "png"], default="svg", help="%(default)s")
     parser.add_argument("--jobs", type=int, default=2, help="processes that share the gangs (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="keep there what was played; a run that was stopped goes on"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    figures = simulated(args.jobs, args.scale)
+    figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
     if args.json:
         args.json.write_text(json.dumps({"localisation": {"worlds": worlds(figures), **figures}}, indent=1) + "\n")
@@ -44,12 +47,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all_hold(bars(figures)) else 1
 
 
-def simulated(jobs: int, scale: float) -> Figures:
+def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:
     """Run the simulation as the program it is. Raises :class:`BenchError` where it cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         command = [sys.executable, "-m", "preflight_e2e.bench.worlds.simulation", "--json", str(out)]
-        done = subprocess.run([*command, "--jobs", str(jobs), "--scale", str(scale)], check=False)
+        command += ["--jobs", str(jobs), "--scale", str(scale), *(["--keep", str(keep)] if keep else [])]
+        done = subprocess.run(command, check=False)
         if done.returncode != 0:
             raise BenchError(
                 f"preflight_e2e.bench.worlds.simulation ended with status {done.returncode}; see its words above."

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,97 +25,10 @@ from check_nccl_allreduce.localise import Phase, Result, Round, State, Status, V
 from ...program import leave, says_version
 from . import later
 from .fabrics import SECONDS, Fabric, FabricWorld
+from .kept import Kept
+from .tally import Tally, bound
 
 __all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "worlds"]
-
-
-@dataclass(slots=True)
-class Tally:
-    """Figures of one world. Nodes are counted unless the name says gangs.
-
-    ``recall_named`` is a share of all bad nodes, ``recall_blamed`` of those that are not alone behind their switch (``judged``).
-    """
-
-    gangs: int = 0
-    bad: int = 0
-    judged: int = 0
-    healthy: int = 0
-    healthy_blamed: int = 0
-    gangs_healthy_blamed: int = 0
-    healthy_named: int = 0
-    bad_blamed: int = 0
-    bad_named: int = 0
-    rounds: int = 0
-    max_rounds: int = 0
-    probes: int = 0
-    remembered: int = 0  # healthy nodes of gangs that went before, and how many were bad in some pair there
-    spells: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    by_size: dict[int, list[int]] = field(default_factory=dict)  # power of two: gangs, rounds in all, most rounds
-    seconds: float = 0.0
-
-    def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
-        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are those that recall of blame counts."""
-        blamed, named = set(verdict.blamed), set(verdict.named)
-        self.gangs += 1
-        self.bad += len(bad)
-        self.judged += len(judged)
-        self.healthy += size - len(bad)
-        self.healthy_blamed += len(blamed - bad)
-        self.gangs_healthy_blamed += bool(blamed - bad)
-        self.healthy_named += len(named - bad)
-        self.bad_blamed += len(blamed & judged)
-        self.bad_named += len(named & bad)
-        self.rounds += verdict.rounds
-        self.max_rounds = max(self.max_rounds, verdict.rounds)
-        self.probes += probes
-        self.kinds[verdict.kind] += 1
-        row = self.by_size.setdefault(size.bit_length() - 1, [0, 0, 0])
-        row[:] = [row[0] + 1, row[1] + verdict.rounds, max(row[2], verdict.rounds)]
-
-    def merge(self, other: Tally) -> None:
-        """Add the counts of another process."""
-        for name in self.__slots__:
-            if name not in {"max_rounds", "by_size"}:
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.max_rounds = max(self.max_rounds, other.max_rounds)
-        for size, row in other.by_size.items():
-            mine = self.by_size.setdefault(size, [0, 0, 0])
-            mine[:] = [mine[0] + row[0], mine[1] + row[1], max(mine[2], row[2])]
-
-    def figures(self) -> dict[str, Any]:
-        """The counts and shares, as the bench's file has them."""
-        return {
-            "gangs": self.gangs,
-            "bad": self.bad,
-            "bound_percent": round(bound(self.gangs_healthy_blamed, self.gangs), 4),
-            "healthy_blamed": self.healthy_blamed,
-            "gangs_healthy_blamed": self.gangs_healthy_blamed,
-            "healthy_named": self.healthy_named,
-            "recall_blamed": round(self.bad_blamed / self.judged, 6) if self.judged else None,
-            "recall_named": round(self.bad_named / self.bad, 6) if self.bad else None,
-            "max_rounds": self.max_rounds,
-            "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
-            "probes_per_node": round(self.probes / (self.healthy + self.bad), 3) if self.gangs else None,
-            **({"healthy_with_a_spell": round(self.spells / self.remembered, 6)} if self.remembered else {}),
-            "kinds": dict(self.kinds.most_common()),
-            "rounds_by_size": {
-                str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
-                for k, (gangs, rounds, most) in sorted(self.by_size.items())
-            },
-            "seconds": round(self.seconds, 2),
-        }
-
-
-def bound(found: int, gangs: int) -> float:
-    """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for none found the rule of three)."""
-    if not gangs:
-        return 100.0
-    if not found:
-        return min(100.0, 300.0 / gangs)
-    z, share = 1.645, found / gangs
-    centre, wide = share + z * z / (2 * gangs), z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2)
-    return 100 * (centre + wide) / (1 + z * z / gangs)
 
 
 def play(state: State, measure: Callable[[Round], Sequence[Result]], seconds: float = SECONDS) -> tuple[Verdict, State]:
@@ -139,7 +53,7 @@ def _localised(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, Stat
     return (replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict), state
 
 
-def _part(job: tuple[FabricWorld, range]) -> tuple[str, Tally]:
+def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
     world, numbers = job
     tally = Tally()
     began = time.perf_counter()
@@ -149,27 +63,36 @@ def _part(job: tuple[FabricWorld, range]) -> tuple[str, Tally]:
         pairs = sum(len(p.round.probes) for p in state.rounds if p.round.phase is not Phase.HALVES)
         tally.add(verdict, set(fabric.bad), fabric.judged, fabric.size, pairs)
     tally.seconds = time.perf_counter() - began
-    return world.name, tally
+    return world, numbers, tally
 
 
 def simulate(
-    chosen: Iterable[FabricWorld], jobs: int = 1, told: Callable[[str], None] = lambda _: None
+    chosen: Iterable[FabricWorld],
+    jobs: int = 1,
+    told: Callable[[str], None] = lambda _: None,
+    kept: Kept | None = None,
 ) -> dict[str, Tally]:
     """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``.
 
     ``told`` gets a line for each world that is played, and at most twice a minute one that says how far it is.
+    ``kept`` has the parts that an earlier run has played, and gets those of this one.
     """
     chosen = list(chosen)
+    kept = kept or Kept()
     parts = [
         (world, range(start, min(start + 50, world.gangs))) for world in chosen for start in range(0, world.gangs, 50)
     ]
     tallies = {world.name: Tally() for world in chosen}
     left = Counter(world.name for world, _ in parts)
     gangs = sum(world.gangs for world in chosen)
+    before = [(world, numbers, tally) for world, numbers in parts if (tally := kept.of(world, numbers)) is not None]
+    new = [part for part in parts if kept.of(*part) is None]
 
-    def take(results: Iterable[tuple[str, Tally]]) -> None:
+    def take(results: Iterable[tuple[FabricWorld, range, Tally]]) -> None:
         played, shown = 0, time.monotonic()
-        for name, tally in results:
+        for world, numbers, tally in results:
+            name = world.name
+            kept.add(world, numbers, tally)
             tallies[name].merge(tally)
             played += tally.gangs
             if time.monotonic() - shown >= BETWEEN:
@@ -179,11 +102,11 @@ def simulate(
             if not left[name]:
                 told(f"{name}: {json.dumps(tallies[name].figures())}")
 
-    if jobs <= 1:
-        take(map(_part, parts))
-    else:
-        with multiprocessing.Pool(jobs) as pool:
-            take(pool.imap_unordered(_part, parts))
+    with ExitStack() as stack:
+        played: Iterable[tuple[FabricWorld, range, Tally]] = map(_part, new)
+        if jobs > 1:
+            played = stack.enter_context(multiprocessing.Pool(jobs)).imap_unordered(_part, new)
+        take(chain(before, played))
     return tallies
 
 
@@ -330,8 +253,11 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
     return {"labels": base, "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs), **named}
 
 
-def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any]:
-    """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to stderr."""
+def report(jobs: int, scale: float, chosen: Sequence[str] = (), keep: Path | None = None) -> dict[str, Any]:
+    """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to stderr.
+
+    Raises ValueError where the file ``keep`` is of other code.
+    """
     everything = {name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen}
     alone = [entry for entry in everything.values() if isinstance(entry, FabricWorld)]
     grouped = [world for entry in everything.values() if not isinstance(entry, FabricWorld) for world in entry.values()]
@@ -339,7 +265,7 @@ def report(jobs: int, scale: float, chosen: Sequence[str] = ()) -> dict[str, Any
     def told(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    tallies = simulate(alone + grouped, jobs, told)
+    tallies = simulate(alone + grouped, jobs, told, Kept.open(keep) if keep else None)
 
     def figures(entry: FabricWorld | dict[str, FabricWorld]) -> dict[str, Any]:
         if isinstance(entry, FabricWorld):
@@ -358,8 +284,15 @@ def main() -> int:
     parser.add_argument(
         "--group", action="append", default=[], choices=list(worlds()), help="only this one (repeatable)"
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="keep there what was played; a run that was stopped goes on with it"
+    )
     args = parser.parse_args()
-    args.json.write_text(json.dumps(report(args.jobs, args.scale, args.group), indent=1) + "\n")
+    try:
+        figures = report(args.jobs, args.scale, args.group, args.keep)
+    except ValueError as error:
+        parser.error(str(error))
+    args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -1,0 +1,101 @@
+"""What is counted of the gangs of one world, and how sure a share of so many gangs is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from check_nccl_allreduce.localise import Verdict
+
+__all__ = ["Tally", "bound"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Figures of one world. Nodes are counted unless the name says gangs.
+
+    ``recall_named`` is a share of all bad nodes, ``recall_blamed`` of those that are not alone behind their switch (``judged``).
+    """
+
+    gangs: int = 0
+    bad: int = 0
+    judged: int = 0
+    healthy: int = 0
+    healthy_blamed: int = 0
+    gangs_healthy_blamed: int = 0
+    healthy_named: int = 0
+    bad_blamed: int = 0
+    bad_named: int = 0
+    rounds: int = 0
+    max_rounds: int = 0
+    probes: int = 0
+    remembered: int = 0  # healthy nodes of gangs that went before, and how many were bad in some pair there
+    spells: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    by_size: dict[int, list[int]] = field(default_factory=dict)  # power of two: gangs, rounds in all, most rounds
+    seconds: float = 0.0
+
+    def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
+        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are those that recall of blame counts."""
+        blamed, named = set(verdict.blamed), set(verdict.named)
+        self.gangs += 1
+        self.bad += len(bad)
+        self.judged += len(judged)
+        self.healthy += size - len(bad)
+        self.healthy_blamed += len(blamed - bad)
+        self.gangs_healthy_blamed += bool(blamed - bad)
+        self.healthy_named += len(named - bad)
+        self.bad_blamed += len(blamed & judged)
+        self.bad_named += len(named & bad)
+        self.rounds += verdict.rounds
+        self.max_rounds = max(self.max_rounds, verdict.rounds)
+        self.probes += probes
+        self.kinds[verdict.kind] += 1
+        row = self.by_size.setdefault(size.bit_length() - 1, [0, 0, 0])
+        row[:] = [row[0] + 1, row[1] + verdict.rounds, max(row[2], verdict.rounds)]
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another process."""
+        for name in self.__slots__:
+            if name not in {"max_rounds", "by_size"}:
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.max_rounds = max(self.max_rounds, other.max_rounds)
+        for size, row in other.by_size.items():
+            mine = self.by_size.setdefault(size, [0, 0, 0])
+            mine[:] = [mine[0] + row[0], mine[1] + row[1], max(mine[2], row[2])]
+
+    def figures(self) -> dict[str, Any]:
+        """The counts and shares, as the bench's file has them."""
+        return {
+            "gangs": self.gangs,
+            "bad": self.bad,
+            "bound_percent": round(bound(self.gangs_healthy_blamed, self.gangs), 4),
+            "healthy_blamed": self.healthy_blamed,
+            "gangs_healthy_blamed": self.gangs_healthy_blamed,
+            "healthy_named": self.healthy_named,
+            "recall_blamed": round(self.bad_blamed / self.judged, 6) if self.judged else None,
+            "recall_named": round(self.bad_named / self.bad, 6) if self.bad else None,
+            "max_rounds": self.max_rounds,
+            "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
+            "probes_per_node": round(self.probes / (self.healthy + self.bad), 3) if self.gangs else None,
+            **({"healthy_with_a_spell": round(self.spells / self.remembered, 6)} if self.remembered else {}),
+            "kinds": dict(self.kinds.most_common()),
+            "rounds_by_size": {
+                str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
+                for k, (gangs, rounds, most) in sorted(self.by_size.items())
+            },
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def bound(found: int, gangs: int) -> float:
+    """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for none found the rule of three)."""
+    if not gangs:
+        return 100.0
+    if not found:
+        return min(100.0, 300.0 / gangs)
+    z, share = 1.645, found / gangs
+    centre, wide = share + z * z / (2 * gangs), z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2)
+    return 100 * (centre + wide) / (1 + z * z / gangs)
