@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from preflight_kube.configfile import read
-from preflight_proto.program import EXIT_CODES, leave, package_version
+from preflight_kube import commands
+from preflight_kube.commands import BadInput, Failed
+from preflight_proto.names import MANAGED_BY_LABEL
 
 from .admission.claims import detects
-from .configuration.config import ConfigError, json_schema, parse
+from .configuration.config import json_schema, parse
 from .explain import values
 from .explain.kinds import KINDS
-from .explain.workloads import Found, Object, documents, found_in, needed
+from .explain.workloads import Found, Object, documents, found_in
 
 if TYPE_CHECKING:
     from .explain.report import About
 
 __all__ = ["main"]
 
-EXIT_BAD_INPUT = 2
 FORBIDDEN = 403
 
 _ABOUT = """Preflight's mutating admission webhook: injects check init containers into GPU pods.
@@ -38,30 +37,12 @@ _ABOUT = """Preflight's mutating admission webhook: injects check init container
 
 def main() -> NoReturn:
     """Run one command and exit: 0 done, 1 it could not be done, 2 bad input."""
-    leave(_command)
-
-
-def _command() -> int:
-    args = _parser().parse_args()
-    try:
-        return int(args.run(args))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return EXIT_BAD_INPUT
+    commands.main(_parser)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="preflight-webhook",
-        description=_ABOUT,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version('preflight-webhook')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    serve = commands.add_parser("serve", help="answer the API server's admission reviews")
+    made, subparsers = commands.parser("preflight-webhook", _ABOUT)
+    serve = commands.command(subparsers, "serve", _serve, help="answer the API server's admission reviews")
     serve.add_argument(
         "--config",
         type=Path,
@@ -77,10 +58,10 @@ def _parser() -> argparse.ArgumentParser:
         help="folder with tls.crt and tls.key; reloaded when they change",
     )
     serve.add_argument(
-        "--port", type=_port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)"
+        "--port", type=commands.port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)"
     )
     serve.add_argument(
-        "--plain-port", type=_port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)"
+        "--plain-port", type=commands.port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)"
     )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
     serve.add_argument(
@@ -91,22 +72,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--linger",
-        type=_seconds,
+        type=commands.seconds,
         default=10.0,
         metavar="SECONDS",
         help="how long to go on answering after SIGTERM, until no API server sends requests here any more (%(default)s)",
     )
     serve.add_argument(
         "--patience",
-        type=_seconds,
+        type=commands.seconds,
         default=10.0,
         metavar="SECONDS",
         help="when a client that does not go on with its request is cut off, at the latest after twice this (%(default)s)",
     )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
-    serve.set_defaults(run=_serve)
 
-    explain = commands.add_parser("explain", help="what would be decided about a pod, with or without a cluster")
+    explain = commands.command(
+        subparsers, "explain", _explain, help="what would be decided about a pod, with or without a cluster"
+    )
     given = explain.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "-f",
@@ -135,85 +117,70 @@ def _parser() -> argparse.ArgumentParser:
         help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
     )
     explain.add_argument("--brief", action="store_true", help="without the patch")
-    explain.set_defaults(run=_explain)
 
-    validate = commands.add_parser("validate-config", help="list every problem of a configuration file")
-    validate.add_argument(
-        "file", type=Path, metavar="FILE", help="the configuration, or Helm values of which the chart makes it"
+    commands.add_validate_config(
+        subparsers,
+        values.parse,
+        about=_about,
+        warnings=_warnings,
+        takes="the configuration (YAML; see `schema`), or Helm values of which the chart makes it",
     )
-    validate.set_defaults(run=_validate)
+    commands.add_schema(subparsers, json_schema)
+    if sys.argv[1:2] != ["certs"]:  # what makes certificates is 8 MB in memory that the server need not carry
+        subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
+        return made
+    from preflight_kube.admission import certs
 
-    schema = commands.add_parser("schema", help="print the configuration's JSON Schema")
-    schema.set_defaults(run=_schema)
-
-    keep = commands.add_parser("certs", help="keep the serving certificate and the CA bundle fresh")
-    if sys.argv[1:2] == ["certs"]:  # what makes certificates is 8 MB in memory that the server need not carry
-        from . import certs
-
-        certs.add_arguments(keep)
-        keep.set_defaults(run=certs.run)
-    return parser
+    keep = certs.add_command(
+        subparsers,
+        component="preflight-webhook",
+        service="preflight-injector",
+        mutating=["preflight-injector"],
+        managed_by=MANAGED_BY_LABEL,
+    )
+    # Its name before there was another kind of configuration.
+    keep.add_argument("--webhook-configuration", dest="mutating", action="append", help=argparse.SUPPRESS)
+    return made
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from preflight_kube.admission.tls import CertificateError
+    from preflight_kube import logs
 
-    from . import logs
-    from .serving.server import Options, PortTaken, WatcherDied, serve
+    from .serving.server import Options, serve
 
-    logs.set_up(args.log_level)
-    options = Options(
-        args.config,
-        args.cert_dir,
-        args.port,
-        args.plain_port,
-        args.host,
-        linger=args.linger,
-        patience=args.patience,
-        client_ca=args.client_ca,
+    logs.set_up("preflight-webhook", args.log_level)
+    serve(
+        Options(
+            args.config,
+            args.cert_dir,
+            args.port,
+            args.plain_port,
+            args.host,
+            linger=args.linger,
+            patience=args.patience,
+            client_ca=args.client_ca,
+        )
     )
-    try:
-        serve(options)
-    except (PortTaken, CertificateError) as error:
-        print(f"{error}.", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except WatcherDied as error:
-        print(f"{error}.", file=sys.stderr)
-        return 1
-    return 0
+    return commands.DONE
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from .cluster.kube import BadAccess, KubeError
-    from .explain.live import NotThere
     from .explain.report import explain
 
     problems: list[str] = []
-    try:
-        found, about = _from_cluster(args) if args.live else _from_files(args, problems)
-    except NotThere as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KubeError as error:
-        print(error, file=sys.stderr)
-        return EXIT_BAD_INPUT if isinstance(error, BadAccess) else 1
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return EXIT_BAD_INPUT
-    on_terminal = sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    colored = args.color == "always" or (args.color == "auto" and on_terminal)
+    found, about = _from_cluster(args) if args.live else _from_files(args, problems)
     told = []
     for one in found:
         try:
-            told.append(explain(one, about, args.output, colored=colored, brief=args.brief))
+            told.append(explain(one, about, args.output, colored=commands.colored(args.color), brief=args.brief))
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
     if told:
         print(between[args.output].join(told))
-    for problem in dict.fromkeys(problems):
-        print(problem, file=sys.stderr)
-    return EXIT_BAD_INPUT if problems else 0
+    if problems:
+        raise BadInput(dict.fromkeys(problems))
+    return commands.DONE
 
 
 def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Found], About]:
@@ -221,7 +188,7 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
     from .explain.report import About
 
     if args.config is not None:
-        given = read(values.parse, args.config)
+        given = commands.load(values.parse, args.config)
         by = f"{args.config}{f' ({given.said})' if given.said else ''}"
         about = About(given.config, given.lists, by, from_files=True)
     else:
@@ -246,60 +213,47 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
 
 
 def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
-    from .cluster.kube import Client, KubeError, connection
+    import anyio
+
+    return anyio.run(_read, args)
+
+
+async def _read(args: argparse.Namespace) -> tuple[list[Found], About]:
+    from preflight_kube.client import Client, KubeError
+    from preflight_kube.connection import connection
+
     from .explain import live
     from .explain.report import About
 
     kind, name = live.wanted_of(args.live)
-    with Client(connection(home=Path.home())) as client:
+    async with Client(connection(home=Path.home()), agent="preflight-webhook") as client:
         if args.config is not None:
-            given = read(values.parse, args.config)
+            given = commands.load(values.parse, args.config)
             about = About(given.config, given.lists, str(args.config), from_files=False)
         else:
             try:
-                release = live.release_of(client)
+                release = await live.release_of(client)
             except KubeError as error:
                 if error.status != FORBIDDEN:
                     raise
-                raise live.NotThere(live.unreadable(error)) from None
+                raise Failed(live.unreadable(error)) from None
             about = About(release.config, release.lists, release.where, from_files=False)
         policies = about.config.preflight_configs.enabled
-        objects = live.objects_of(client, kind, name, args.namespace, policies=policies)
+        objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
         found, problems = found_in(objects, args.live)
         if problems:
-            raise ValueError("\n".join(problems))
+            raise BadInput(problems)
         if detects(about.config):
-            found = [one._replace(claims=needed(one, client.get)) for one in found]
+            found = [one._replace(claims=await live.needed(one, client)) for one in found]
         return found, about
 
 
-def _validate(args: argparse.Namespace) -> int:
-    given = read(values.parse, args.file)
-    names = ", ".join(check.name for check in given.config.checks) or "none"
-    if given.said:
-        print(f"{args.file}: {given.said}")
-    print(f"{args.file}: no problem found; checks: {names}")
-    if not given.config.checks:
-        print(f"{args.file}: warning: checks: is empty, so no pod is checked; name at least one.", file=sys.stderr)
-    return 0
+def _about(found: values.Given) -> Iterator[str]:
+    yield f"checks: {', '.join(check.name for check in found.config.checks) or 'none'}"
+    if found.said:
+        yield found.said
 
 
-def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(json_schema(), indent=2, sort_keys=True))
-    return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a port; give a number from 0 to 65535')
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a duration; give seconds from 0 to 3600')
-    return seconds
+def _warnings(found: values.Given) -> Iterator[str]:
+    if not found.config.checks:
+        yield "checks: is empty, so no pod is checked; name at least one."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from ..admission import claims
 from ..admission.claims import Claim, Ref
 from .kinds import KINDS, Object, kind_of, templates
 
-__all__ = ["Found", "Object", "documents", "found_in", "missing", "needed"]
+__all__ = ["Found", "Object", "documents", "found_in", "missing", "references"]
 
 _CONFINING: Final = frozenset({"baseline", "restricted"})
 _START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -130,21 +130,11 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
 
 def missing(found: Found) -> list[Ref]:
     """The claims and templates that a pod names and that are not known."""
-    return [ref for ref in _refs(found.pod) if found.claims.get(ref) is None]
+    return [ref for ref in references(found.pod) if found.claims.get(ref) is None]
 
 
-def needed(found: Found, get: Callable[[str], Object | None]) -> dict[Ref, Claim | None]:
-    """The claims that a pod names, read from a cluster by ``get`` (path → object), which may raise."""
-    known = {}
-    for ref in _refs(found.pod):
-        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
-        there = (get(f"{claims.GROUP}/{version}/{where}") for version in claims.VERSIONS)
-        made = next((one for one in there if one is not None), None)
-        known[ref] = None if made is None else claims.read(made)
-    return known
-
-
-def _refs(pod: Object) -> list[Ref]:
+def references(pod: Object) -> list[Ref]:
+    """The claims and templates that a pod names."""
     entries = _map(pod.get("spec")).get("resourceClaims")
     return [
         Ref(plural, str(entry[key]))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from preflight_kube import logs
 from preflight_kube.admission.at_once import Answer
 from preflight_kube.admission.body import BODY, Body
 
-from .. import logs
 from ..admission import pipeline as admission
 from ..admission import review
 from ..admission.claims import Claim, Ref
@@ -51,7 +50,7 @@ _PATHS: Final = frozenset({PATH, CONFINED_PATH})
 _BEGUN: Final = "preflight.begun"
 """Where a request's scope holds what was worked out of it before it turned out that somebody must be asked."""
 
-log = logging.getLogger(__name__)
+log = logs.get_logger(__name__)
 
 
 @dataclass
@@ -238,14 +237,13 @@ class Admission:
         if isinstance(error, Unavailable):  # of a 503 the API server does not show the user why
             return self._refuse(500, str(error), uid)
         # The API server applies its failurePolicy; the next request must find us alive.
-        log.error("admission failed", extra={"about": {"uid": uid}}, exc_info=error)
+        log.exception("admission failed", uid=uid)
         kind = type(error).__name__
         return self._refuse(500, f"internal error ({kind}); see the log of preflight-webhook", uid)
 
     def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
         self.state.metrics.rejected.labels(str(status)).inc()
-        about = {"status": status, **({"uid": uid} if uid else {})}
-        log.warning("request refused: %s", message, extra={"about": about})
+        log.warning("request refused", status=status, why=message, **({"uid": uid} if uid else {}))
         return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
@@ -320,7 +318,7 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Namesp
     if decision.unseen:
         metrics.unseen({one.kind for one in decision.unseen})
     told = decision.result in {"injected", "stamped", "denied"}
-    if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
+    if not log.enabled("info" if told else "debug"):
         return
     metadata = request.object.metadata
     about: dict[str, object] = {
