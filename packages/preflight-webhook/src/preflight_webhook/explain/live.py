@@ -6,12 +6,14 @@ from typing import Any, Final, NamedTuple
 
 from preflight_kube.client import Client, KubeError, Params
 from preflight_kube.commands import BadInput, Failed
+from preflight_kube.workloads.kubeflow import runtime_of
+from preflight_kube.workloads.model import Object, WorkloadKind
+from preflight_kube.workloads.table import KINDS, named
 from preflight_proto import policy
 
 from ..admission import claims
 from ..admission.claims import Claim, Ref
 from ..configuration.config import Config, ConfigError, parse
-from .kinds import KINDS, Kind, Object, named, runtime_of
 from .optin import Lists, lists_of
 from .workloads import Found, references
 
@@ -51,7 +53,7 @@ async def release_of(client: Client) -> Release:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
 
 
-def wanted_of(text: str) -> tuple[Kind, str]:
+def wanted_of(text: str) -> tuple[WorkloadKind, str]:
     """KIND/NAME as a person writes it. Raises :class:`~preflight_kube.commands.BadInput`."""
     word, _, name = text.partition("/")
     kind = named(word)
@@ -60,7 +62,7 @@ def wanted_of(text: str) -> tuple[Kind, str]:
     return kind, name
 
 
-async def objects_of(client: Client, kind: Kind, name: str, namespace: str, *, policies: bool) -> list[Object]:
+async def objects_of(client: Client, kind: WorkloadKind, name: str, namespace: str, *, policies: bool) -> list[Object]:
     """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's runtime.
 
     Raises :class:`Failed`, :class:`KubeError`.
@@ -96,7 +98,7 @@ async def needed(found: Found, client: Client) -> dict[Ref, Claim | None]:
     return known
 
 
-async def _read(client: Client, kind: Kind, namespace: str, name: str) -> Object | None:
+async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -> Object | None:
     for version in kind.versions:
         root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
         item = await _get(client, f"{root}/namespaces/{namespace}/{kind.plural}/{name}")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import yaml
+from preflight_kube.workloads.model import Object, map_of
+from preflight_kube.workloads.table import KINDS, kind_of, templates
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
 from ..admission import claims
 from ..admission.claims import Claim, Ref
-from .kinds import KINDS, Object, kind_of, templates
 
 __all__ = ["Found", "Object", "documents", "found_in", "missing", "references"]
 
@@ -104,7 +105,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
             elif item.get("kind") == POLICY:
                 policies.setdefault(namespace, []).append(_policy(item))
             elif item.get("kind") == "Namespace":
-                given = _map(_map(item.get("metadata")).get("labels"))
+                given = map_of(map_of(item.get("metadata")).get("labels"))
                 labels[name] = {str(key): str(value) for key, value in given.items()}
         except (ValueError, TypeError, AttributeError) as error:
             problems.append(f"{item.get('kind')} {name or '(no name)'}: cannot be read ({error}); correct it.")
@@ -135,7 +136,7 @@ def missing(found: Found) -> list[Ref]:
 
 def references(pod: Object) -> list[Ref]:
     """The claims and templates that a pod names."""
-    entries = _map(pod.get("spec")).get("resourceClaims")
+    entries = map_of(pod.get("spec")).get("resourceClaims")
     return [
         Ref(plural, str(entry[key]))
         for entry in (entries if isinstance(entries, list) else [])
@@ -153,9 +154,5 @@ def _policy(item: Object) -> PreflightConfig:
 
 
 def _place(item: Object) -> tuple[str, str]:
-    metadata = _map(item.get("metadata"))
+    metadata = map_of(item.get("metadata"))
     return str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
-
-
-def _map(value: Any) -> Object:
-    return value if isinstance(value, dict) else {}
