@@ -17,7 +17,7 @@ import anyio
 import httpx
 import pytest
 import trustme
-from preflight_kube.admission import reviews, server
+from preflight_kube.admission import body, reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
@@ -159,7 +159,7 @@ async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
 
     hook.answer = never
     deep = json.dumps(review(object="HERE")).encode().replace(b'"HERE"', b"[" * 100_000 + b"]" * 100_000)
-    large = json.dumps(review(object={"x": "y" * (reviews.MAX_BODY + 1)})).encode()
+    large = json.dumps(review(object={"x": "y" * (body.MAX_BODY + 1)})).encode()
     for content, said in ((deep, "nested deeper than"), (large, "is too large")):
         found = response_of(await hook.post(content))
         assert not found["allowed"]

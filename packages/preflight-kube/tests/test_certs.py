@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,8 +17,10 @@ import pytest
 from cryptography import x509
 from preflight_kube import commands, logs
 from preflight_kube.admission import certs
+from preflight_kube.admission.certificates import Material
 from preflight_kube.admission.certs import Configuration, Target, keep, publish
 from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.connection import Connection
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.plugin import Api
@@ -214,6 +218,64 @@ async def test_a_write_that_another_was_quicker_with_is_tried_again(world: World
     await publish(world.client, world.target, stored)
     assert len(touched) == 2
     assert await world.bundles() == [stored.authorities] * 2
+
+
+async def test_an_entry_that_comes_later_gets_the_bundle_and_the_certificate_stays(world: World) -> None:
+    await world.install("a.example.com")
+    stored = await keep(world.client, world.target, now=NOW)
+    await publish(world.client, world.target, stored)
+    for one in world.target.configurations:
+        there: Object = await world.client.get(one.path, dict)
+        there["webhooks"] += configuration(one, "b.example.com")["webhooks"]
+        await world.client.replace(one.path, there)
+    assert await keep(world.client, world.target, now=NOW) == stored
+    await publish(world.client, world.target, stored)
+    assert await world.bundles() == [stored.authorities] * 4
+
+
+async def test_runs_at_the_same_time_agree_on_one_certificate(world: World) -> None:
+    await world.install("a.example.com")
+    made: list[Material] = []
+
+    async def run() -> None:
+        stored = await keep(world.client, world.target, now=NOW)
+        await publish(world.client, world.target, stored)
+        made.append(stored)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(run)
+    assert len(set(made)) == 1
+    assert await world.bundles() == [made[0].authorities] * 2
+
+
+async def test_a_run_that_dies_before_it_stores_leaves_what_is_served_trusted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(*_: object) -> None:
+        raise KubeError("the process ended")
+
+    await world.install("a.example.com")
+    first = await keep(world.client, world.target, now=NOW)
+    await publish(world.client, world.target, first)
+    with monkeypatch.context() as patched:
+        patched.setattr(certs, "_write", dies)
+        with pytest.raises(KubeError):
+            await keep(world.client, world.target, now=NOW + timedelta(days=61))
+    assert all(first.authorities in bundle for bundle in await world.bundles())
+    assert await keep(world.client, world.target, now=NOW) == first
+    await publish(world.client, world.target, first)
+    assert await world.bundles() == [first.authorities] * 2
+
+
+def test_the_owner_is_read_from_the_pod_s_own_token_and_only_for_its_namespace() -> None:
+    claims = {"kubernetes.io": {"namespace": "ours", "serviceaccount": {"name": "certs", "uid": "1-2"}}}
+    token = "h." + base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=") + ".s"
+    inside = Connection("https://here", ssl.create_default_context(), token)
+    owner = certs._service_account(inside, "ours")
+    assert owner == {"apiVersion": "v1", "kind": "ServiceAccount", "name": "certs", "uid": "1-2"}
+    assert certs._service_account(inside, "elsewhere") is None
+    assert certs._service_account(Connection("https://here", inside.verify, "opaque"), "ours") is None
 
 
 async def test_the_owner_is_set_and_set_anew_when_it_is_another(world: World) -> None:

@@ -131,6 +131,21 @@ def test_lines_that_may_wait_are_written_together_and_before_the_next_ordinary_o
     assert (two["msg"], three["msg"]) == ("two", "three")
 
 
+def test_a_line_of_a_part_and_its_own_fields_is_as_any_other(written: Written) -> None:
+    common = logs.part("info", "reviewed", {"result": "injected", "level": "mine"})
+    logs.line_of(common, {"pod": "p"})
+    line = written.line()
+    assert line.pop("time")
+    assert line == {
+        "level": "info",
+        "msg": "reviewed",
+        "component": line["component"],
+        "result": "injected",
+        "level_": "mine",
+        "pod": "p",
+    }
+
+
 def test_lines_that_may_wait_do_not_wait_for_ever_nor_where_there_is_no_event_loop(written: Written) -> None:
     logs.line("info", "at once", {})
     assert written.line()["msg"] == "at once"

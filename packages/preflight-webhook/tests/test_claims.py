@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from typing import Any
@@ -16,7 +17,8 @@ from preflight_webhook.admission.claims import Claim, Devices, Ref, devices, rea
 from preflight_webhook.admission.decision import Decision
 from preflight_webhook.admission.pipeline import decide
 from preflight_webhook.configuration.config import Config, parse
-from preflight_webhook.explain.workloads import Found, needed
+from preflight_webhook.explain.live import needed
+from preflight_webhook.explain.workloads import Found
 
 CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}
@@ -348,11 +350,12 @@ def test_a_container_with_a_gpu_claim_decides_about_the_environment() -> None:
 def test_a_live_claim_is_found_in_the_version_that_the_cluster_serves(version: str) -> None:
     asked = []
 
-    def get(path: str) -> dict[str, Any] | None:
-        asked.append(path)
-        return {"kind": "ResourceClaim", "spec": {}} if f"/{version}/" in path else None
+    class Client:
+        async def get_or_none(self, path: str, _: type[Any]) -> dict[str, Any] | None:
+            asked.append(path)
+            return {"kind": "ResourceClaim", "spec": {}} if f"/{version}/" in path else None
 
     pod = {"spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}]}}
-    known = needed(Found("Pod p", "ml", pod, {}, confined=False), get)
+    known = asyncio.run(needed(Found("Pod p", "ml", pod, {}, confined=False), Client()))  # type: ignore[arg-type]
     assert known == {Ref("resourceclaims", "shared"): Claim(())}
     assert asked[-1] == f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"

@@ -16,13 +16,16 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from preflight_kube.connection import Connection, connection
+from preflight_kube.decoding import MOST_BYTES
+from preflight_kube.errors import KubeError
 from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
 from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import Api, api, real_api_server
-from preflight_webhook.cluster import kube
-from preflight_webhook.cluster.namespaces import MOST_PAGE, NamespaceOverride, NamespaceOverrides
+from preflight_webhook.cluster.access import Access
+from preflight_webhook.cluster.namespaces import NamespaceOverride, NamespaceOverrides
 from preflight_webhook.configuration.config import parse
 from preflight_webhook.configuration.effective import effective
 from preflight_webhook.metrics import Metrics
@@ -71,12 +74,21 @@ class Cluster:
     """PreflightConfigs, with the status that a test gives them."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self._target, self.namespace = kube.connection({"KUBECONFIG": str(kubeconfig)}), namespace
+        self._target, self.namespace = connection({"KUBECONFIG": str(kubeconfig)}), namespace
+
+    def call(self, method: str, where: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        head = {"Authorization": f"Bearer {self._target.token}"} if self._target.token else {}
+        with httpx.Client(
+            base_url=self._target.server, verify=self._target.verify, headers=head, trust_env=False
+        ) as http:
+            answer = http.request(method, where, json=body)
+        assert answer.is_success, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
 
     def create(self, name: str, wanted: dict[str, Any]) -> None:
         body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": name}, "spec": wanted}
-        with kube.Client(self._target) as client:
-            client.create(path(self.namespace), body)
+        self.call("POST", path(self.namespace), body)
 
     def judge(self, name: str, status: str = "True") -> None:
         """As the gang controller does it."""
@@ -87,23 +99,20 @@ class Cluster:
             "message": "why",
             "lastTransitionTime": "2026-11-21T08:00:00Z",
         }
-        with kube.Client(self._target) as client:
-            item = client.get(path(self.namespace, name)) or {}
-            condition["observedGeneration"] = item["metadata"]["generation"]
-            client.replace(path(self.namespace, name) + "/status", {**item, "status": {"conditions": [condition]}})
+        item = self.call("GET", path(self.namespace, name))
+        condition["observedGeneration"] = item["metadata"]["generation"]
+        self.call("PUT", path(self.namespace, name) + "/status", {**item, "status": {"conditions": [condition]}})
 
     def change(self, name: str, wanted: dict[str, Any]) -> None:
-        with kube.Client(self._target) as client:
-            item = client.get(path(self.namespace, name)) or {}
-            client.replace(path(self.namespace, name), {**item, "spec": wanted})
+        item = self.call("GET", path(self.namespace, name))
+        self.call("PUT", path(self.namespace, name), {**item, "spec": wanted})
 
     def accepted(self, name: str, wanted: dict[str, Any]) -> None:
         self.create(name, wanted)
         self.judge(name)
 
     def delete(self, name: str) -> None:
-        with kube.Client(self._target) as client:
-            client._send("DELETE", path(self.namespace, name))
+        self.call("DELETE", path(self.namespace, name))
 
 
 @pytest.fixture
@@ -116,7 +125,16 @@ def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
 
 @asynccontextmanager
 async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[NamespaceOverrides]:
-    policies = NamespaceOverrides(lambda: kube.connection({"KUBECONFIG": str(kubeconfig)}), Metrics(), **options)
+    async with followed_by(lambda: connection({"KUBECONFIG": str(kubeconfig)}), **options) as policies:
+        yield policies
+
+
+@asynccontextmanager
+async def followed_by(
+    connect: Callable[[], Connection], metrics: Metrics | None = None, **options: Any
+) -> AsyncIterator[NamespaceOverrides]:
+    access = Access(connect)
+    policies = NamespaceOverrides(access, metrics or Metrics(), **options)
     task = asyncio.create_task(policies.run())
     try:
         yield policies
@@ -124,6 +142,7 @@ async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[Namespace
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+        await access.close()
 
 
 async def until(true: Callable[[], object], what: str) -> None:
@@ -208,21 +227,16 @@ def double(tmp_path: Path) -> Iterator[ApiDouble]:
 
 def test_a_cluster_without_the_kind_has_none_and_is_asked_again(double: ApiDouble, tmp_path: Path) -> None:
     double.within(lambda: double.api.absent.add(f"{GROUP}/{VERSION}"))
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        double.within(double.api.absent.clear)
-        await asyncio.sleep(0)
 
     async def story() -> None:
-        async with following(tmp_path / "kubeconfig", sleep=sleep) as policies:
+        async with following(tmp_path / "kubeconfig", absent_retry=0.05) as policies:
             await until(lambda: policies.synced, "it is known that there are none")
+            assert (policies.problem, policies.behind_for()) == ("", 0.0)
+            double.within(double.api.absent.clear)
             cluster = Cluster(tmp_path / "kubeconfig", "default")
             await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
             await until(lambda: policies.of("default"), "it is found")
             assert not policies.problem
-        assert 45 < pauses[0] < 75
 
     asyncio.run(story())
 
@@ -272,11 +286,19 @@ def sent(status: int, made: dict[str, Any] | bytes) -> httpx.Response:
     return httpx.Response(status, stream=httpx.ByteStream(data))
 
 
+API = Connection("http://api", ssl.create_default_context())
+
+
+def mocked(monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    """Every request is answered so."""
+    monkeypatch.setattr("preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(answer))
+
+
 EVERY = "\u0085 \u2028 \u2029 \x0b \x0c \x1c \x1e ü 😀"
 """What ends a line for Python, and none of it for JSON. Go writes some of it as it is."""
 
 
-def test_any_character_may_stand_in_one_and_the_watch_goes_on(tmp_path: Path) -> None:
+def test_any_character_may_stand_in_one_and_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = {
         "metadata": {"name": "odd", "namespace": "ml", "uid": "1", "generation": 1, "annotations": {"a": EVERY}},
         "spec": OBSERVE,
@@ -299,21 +321,18 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(tmp_path: Path) ->
             return httpx.Response(200, content=stream())
         lists += 1
         if "continue" not in request.url.params:  # a page that is not the last
-            return sent(200, {"items": [broken], "metadata": {"continue": "more"}})
+            return sent(200, {"items": [broken], "metadata": {"continue": "more", "resourceVersion": "7"}})
         return sent(200, {"items": [odd], "metadata": {"resourceVersion": "7"}})
+
+    mocked(monkeypatch, answer)
 
     async def story() -> None:
         metrics = Metrics()
-        target = kube.Connection("http://api", ssl.create_default_context())
-        policies = NamespaceOverrides(lambda: target, metrics, transport=httpx.MockTransport(answer))
-        task = asyncio.create_task(policies.run())
-        try:
+        async with followed_by(lambda: API, metrics) as policies:
             await until(lambda: policies.of("other"), "the watch brings the later one")
             assert policies.of("ml") is not None
             assert (policies.problem, policies.behind_for(), lists) == ("", 0.0, 2)
             assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in metrics.text()
-        finally:
-            task.cancel()
 
     asyncio.run(story())
 
@@ -322,11 +341,13 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(tmp_path: Path) ->
     "answer",
     [
         pytest.param(lambda: sent(404, b"<html>no such page</html>"), id="a proxy's page"),
-        pytest.param(lambda: sent(200, b" " * (MOST_PAGE + 1)), id="too much"),
+        pytest.param(lambda: sent(200, b" " * (MOST_BYTES + 1)), id="too much"),
         pytest.param(lambda: sent(200, gzip.compress(b'{"items":[]}')), id="packed"),
     ],
 )
-def test_what_no_api_server_says_takes_no_policy_away(answer: Callable[[], httpx.Response]) -> None:
+def test_what_no_api_server_says_takes_no_policy_away(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[], httpx.Response]
+) -> None:
     accepted = {
         "metadata": {"name": "own", "namespace": "ml", "uid": "1", "generation": 1},
         "spec": OBSERVE,
@@ -338,85 +359,83 @@ def test_what_no_api_server_says_takes_no_policy_away(answer: Callable[[], httpx
         assert request.headers["accept-encoding"] == "identity"
         return next(answers, None) or answer()
 
-    async def story() -> None:
-        async def at_once(_: float) -> None:
-            await asyncio.sleep(0)
+    mocked(monkeypatch, handle)
 
-        target = kube.Connection("http://api", ssl.create_default_context())
-        policies = NamespaceOverrides(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
-        task = asyncio.create_task(policies.run())
-        try:
+    async def story() -> None:
+        async with followed_by(lambda: API) as policies:
             await until(lambda: policies.problem and policies.synced, "it is behind")
             assert policies.of("ml") is not None
-        finally:
-            task.cancel()
-
-    asyncio.run(story())
-
-
-def test_a_watch_that_never_ends_a_line_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_webhook.cluster.namespaces.ROUND", 0.05)
-    monkeypatch.setattr("preflight_webhook.cluster.namespaces.PATIENCE", 0.05)
-    watches = 0
-
-    async def drip() -> AsyncIterator[bytes]:
-        while True:
-            yield b" "
-            await asyncio.sleep(0.01)
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        nonlocal watches
-        if "watch" in request.url.params:
-            watches += 1
-            return httpx.Response(200, content=drip())
-        return sent(200, {"items": [], "metadata": {"resourceVersion": "7"}})
-
-    async def story() -> None:
-        async def at_once(_: float) -> None:
-            await asyncio.sleep(0)
-
-        target = kube.Connection("http://api", ssl.create_default_context())
-        policies = NamespaceOverrides(lambda: target, Metrics(), transport=httpx.MockTransport(handle), sleep=at_once)
-        task = asyncio.create_task(policies.run())
-        try:
-            await until(lambda: watches > 1, "it is watched anew")
-        finally:
-            task.cancel()
 
     asyncio.run(story())
 
 
 def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    policies = NamespaceOverrides(lambda: None, Metrics())  # type: ignore[arg-type, return-value]
-    state = State(CONFIG, policies=policies, started=True)
-    policies._read({})
-    assert state.unready() == ""
-    policies._behind(ValueError("no answer"))
-    assert state.unready() == "", "those seen last hold"
-    now = time.monotonic()
-    monkeypatch.setattr("preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301)
-    assert "have not been read for 300 s: no answer" in state.unready()
-    policies._read({})
-    assert state.unready() == ""
-
-
-@pytest.mark.parametrize("error", [RecursionError("deep"), TypeError("odd"), httpx.InvalidURL("x")])
-def test_no_error_ends_the_watch(error: Exception) -> None:
-    tried = 0
-
-    def connect() -> kube.Connection:
-        nonlocal tried
-        tried += 1
-        raise error
+    def fails() -> Connection:
+        raise KubeError("no answer.")
 
     async def story() -> None:
-        async def at_once(_: float) -> None:
-            await asyncio.sleep(0)
+        metrics = Metrics()
+        async with followed_by(fails, metrics) as policies:
+            state = State(CONFIG, policies=policies, started=True)
+            state._was_ready = True
+            await until(policies.behind_for, "it is behind")
+            assert state.unready() == "", "those seen last hold"
+            assert b"preflight_webhook_preflight_configs_behind 1.0" in metrics.text()
+            now = time.monotonic()
+            monkeypatch.setattr("preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301)
+            assert "have not been read for 300 s: no answer" in state.unready()
 
-        policies = NamespaceOverrides(connect, Metrics(), sleep=at_once)
-        task = asyncio.create_task(policies.run())
-        await until(lambda: tried > 3, "it is tried again")
+    asyncio.run(story())
+
+
+def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
+    double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("preflight_webhook.cluster.namespaces.LOOK_EVERY", 0.01)
+    tried = 0
+
+    def connect() -> Connection:
+        nonlocal tried
+        tried += 1
+        if tried < 4:
+            raise KubeError("the token cannot be read.")
+        return connection({"KUBECONFIG": str(tmp_path / "kubeconfig")})
+
+    async def story() -> None:
+        async with followed_by(connect) as policies:
+            await until(lambda: policies.problem == "the token cannot be read", "it says why")
+            await until(lambda: policies.synced, "they are read")
+            assert (policies.problem, policies.behind_for()) == ("", 0.0)
+
+    asyncio.run(story())
+
+
+def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
+    double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("preflight_webhook.cluster.namespaces.LOOK_EVERY", 0.01)
+    wanted = False
+
+    async def story() -> None:
+        nonlocal wanted
+        access = Access(lambda: connection({"KUBECONFIG": str(tmp_path / "kubeconfig")}))
+        policies = NamespaceOverrides(access, Metrics())
+        looked = 0
+
+        def look() -> bool:
+            nonlocal looked
+            looked += 1
+            return wanted
+
+        task = asyncio.create_task(policies.run(look))
+        await until(lambda: looked > 3, "it is looked at")
+        assert double.requests == []
+        wanted = True
+        await until(lambda: any("watch" in request.params for request in double.requests), "they are followed")
+        wanted = False
+        await until(lambda: policies._mirrors and not policies._mirrors.behind(), "the watch is left")
         task.cancel()
+        await access.close()
 
     asyncio.run(story())
 
@@ -433,18 +452,14 @@ def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
             assert policies.of("default") is None
 
     asyncio.run(story())
-    assert any("later is accepted but not understood" in record.message for record in caplog.records)
+    assert any(record.message == "PreflightConfig is accepted but not understood" for record in caplog.records)
 
 
 def test_where_there_is_no_cluster_there_are_none() -> None:
     async def story() -> None:
-        def connect() -> kube.Connection:
-            return kube.connection({})
-
-        policies = NamespaceOverrides(connect, Metrics())
-        task = asyncio.create_task(policies.run())
-        await until(lambda: policies.synced, "it is known")
-        task.cancel()
+        async with followed_by(lambda: connection({})) as policies:
+            await until(lambda: policies.synced, "it is known")
+            assert (policies.problem, policies.behind_for()) == ("", 0.0)
 
     asyncio.run(story())
 

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import pytest
+from preflight_kube.admission import certs
 from preflight_kube.admission.certificates import Material
+from preflight_kube.admission.certs import Configuration
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
 from preflight_testing.apiserver import ApiServer
-from preflight_webhook import certs
-from preflight_webhook.cluster.kube import Client, Connection
 from served import api_server, client_of, entry, wait_until, webhook
 
 pytestmark = pytest.mark.timeout(180)  # the server looks for a new certificate every few seconds
-TARGET = certs.Target("preflight", "preflight-injector-tls", "preflight-injector", "preflight-injector")
+T = TypeVar("T")
+NAME = "preflight-injector"
+HOOKS = Configuration("MutatingWebhookConfiguration", NAME)
+TARGET = certs.Target(
+    namespace="preflight",
+    service=NAME,
+    secret=f"{NAME}-tls",
+    configurations=(HOOKS,),
+    manager="preflight-webhook-certs",
+)
 AGED = timedelta(days=61)
 """Of the 90 that a certificate lives: due, and trusted still."""
 POD = {
@@ -82,7 +94,7 @@ def configuration(port: int) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": TARGET.webhook_configuration},
+        "metadata": {"name": HOOKS.name},
         "webhooks": [entry({"service": service}, "by-label")],
     }
 
@@ -100,39 +112,49 @@ def test_every_step_of_a_rotation_admits_every_pod(
     set_bundles, write = certs._set_bundles, certs._write
     steps: list[str] = []
 
-    def and_then_on(*args: Any) -> bool:
-        done = set_bundles(*args)
+    async def and_then_on(*args: Any) -> bool:
+        done = await set_bundles(*args)
         steps.append("bundle")
         writers.each_gets_on()
         return done
 
-    def and_served(client: Client, target: certs.Target, secret: Any, material: Material, owner: Any) -> None:
-        write(client, target, secret, material, owner)
+    async def and_served(client: Client, target: certs.Target, secret: Any, material: Material, owner: Any) -> None:
+        await write(client, target, secret, material, owner)
         steps.append("leaf")
         bring(tmp_path, material)
         wait_until(lambda: serves(port, material))
         writers.more(8)
         writers.each_gets_on()
 
-    with Client(Connection(api.server, trust, api.token)) as client:
-        old = certs.keep(client, TARGET, now=datetime.now(UTC) - AGED)
-        bring(tmp_path, old)
-        with webhook(tmp_path, "checks: [{name: dcgm-diag, image: d}]") as replica:
-            port = replica.port
-            api.call("POST", TARGET.configuration_path.rpartition("/")[0], configuration(replica.port))
-            certs.publish(client, TARGET, old)
-            path = "/api/v1/namespaces/ml/pods?dryRun=All"
-            wait_until(lambda: "initContainers" in api.call("POST", path, POD)["spec"])
-            writers.more(4)
-            try:
-                writers.each_gets_on()
-                with monkeypatch.context() as patched:
-                    patched.setattr(certs, "_set_bundles", and_then_on)
-                    patched.setattr(certs, "_write", and_served)
-                    new = certs.keep(client, TARGET)
-                    certs.publish(client, TARGET, new)
-            finally:
-                writers.stop()
+    def run(work: Callable[[Client], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            async with Client(Connection(api.server, trust, api.token), agent="tests") as client:
+                return await work(client)
+
+        return anyio.run(asked)
+
+    async def renewed(client: Client) -> Material:
+        new = await certs.keep(client, TARGET)
+        await certs.publish(client, TARGET, new)
+        return new
+
+    old = run(lambda client: certs.keep(client, TARGET, now=datetime.now(UTC) - AGED))
+    bring(tmp_path, old)
+    with webhook(tmp_path, "checks: [{name: dcgm-diag, image: d}]") as replica:
+        port = replica.port
+        api.call("POST", HOOKS.path.rpartition("/")[0], configuration(replica.port))
+        run(lambda client: certs.publish(client, TARGET, old))
+        path = "/api/v1/namespaces/ml/pods?dryRun=All"
+        wait_until(lambda: "initContainers" in api.call("POST", path, POD)["spec"])
+        writers.more(4)
+        try:
+            writers.each_gets_on()
+            with monkeypatch.context() as patched:
+                patched.setattr(certs, "_set_bundles", and_then_on)
+                patched.setattr(certs, "_write", and_served)
+                new = run(renewed)
+        finally:
+            writers.stop()
     assert writers.refusals == []
     assert steps == ["bundle", "leaf", "bundle"]
     assert new.certificate != old.certificate

@@ -37,7 +37,7 @@ def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_pat
     )
     assert (good.status, good.out.splitlines()) == (
         0,
-        [f"{at}Helm values; what is below preflight-injector is taken", f"{at}no problem found; checks: dcgm-diag"],
+        [f"{at}no problem found; checks: dcgm-diag; Helm values; what is below preflight-injector is taken"],
     )
     bad, at = validated(
         tmp_path, "preflight-injector: {enabled: true, chekcs: [], dcgm: {diagLevel: 9}, namespaces: ml}"
@@ -70,7 +70,7 @@ def test_what_stands_once_for_all_parts_is_added_as_the_chart_adds_it(tmp_path: 
         ("checkTimeout: 300", 'checkTimeout: must be a string, e.g. "300" in quotes; found the number 300.'),
         ("checks: [{name: a}]", "checks[0].image: is missing; set it."),
         ("checks: [{name: a, image: i, enforcement: maybe}]", 'checks[0].enforcement: must be one of enforce, observe; found the string "maybe".'),
-        ("checks: []\nchecks: []", "the key checks stands in line 1 already"),
+        ("checks: []\nchecks: []", "the key checks is in line 1 already"),
         ("checks: [{name: a, image: i}, {name: a, image: i}]", "is also the name of checks[0]"),
         ("nccl: {loopbackThresholdGBps: -1}", "must be more than 0; found the number -1."),
         ("checks: [{name: A, image: i}]", "(Lower-case letters, digits and '-'); found the string"),

@@ -9,6 +9,7 @@ from typing import Final
 from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import connection
 from preflight_kube.discovery import served
+from preflight_kube.workloads.sizes import SizedObject
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
@@ -19,7 +20,7 @@ from .gangs.records import Records
 from .gangs.sealing import MemberAnswer, decide
 from .gangs.sources import Sources
 from .gangs.view import GangView, assemble
-from .gangs.workload_sizes import SizedKind, SizedObject
+from .gangs.workload_sizes import SizedKind
 from .objects import ConfigMap, Pod
 from .writer import obstacle, record_in
 

@@ -15,9 +15,10 @@ from preflight_kube.client import Client, KubeError, Unreadable
 from preflight_kube.discovery import served
 from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
+from preflight_kube.workloads.sizes import SizedObject
 
 from .gangs.sources import Sources
-from .gangs.workload_sizes import SizedKind, SizedObject
+from .gangs.workload_sizes import SizedKind
 from .objects import OwnerReference
 
 __all__ = ["WorkloadWatch", "served"]

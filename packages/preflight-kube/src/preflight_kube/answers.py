@@ -73,9 +73,15 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
     try:
         status = decode(_STATUS, body)
     except Undecodable:
-        status = Status(message=body[:200].decode(errors="replace").strip())
-        if code == httpx.codes.NOT_FOUND and body.strip() != _NOT_SERVED:  # a proxy's: nobody knows what there is
-            return KubeError(f"{what}: the API server answered {code} ({status.message}).", code)
+        status = Status()
+    status.message = status.message or body[:200].decode(errors="replace").strip()
+    absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
+    if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is
+        return KubeError(
+            f"{what}: the API server answered {code} ({status.message}), which is not in an API server's words; "
+            "does a proxy stand in between?",
+            code,
+        )
     return refused(what, code, status, json_patch=json_patch)
 
 

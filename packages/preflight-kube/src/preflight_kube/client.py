@@ -80,7 +80,7 @@ class Client:
     ``agent`` is the program's name: the API server records writes under it. ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
     (seconds) bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for all that is done with it.
 
-    Reads are repeated, ``READ_ATTEMPTS`` times in all, when the connection fails or the server answers 429 or 503
+    Reads are repeated, ``attempts`` times in all, when the connection fails or the server answers 429 or 503
     with Retry-After. Writes never are: whoever writes must look again whether the write is still right. But where the
     server has asked for a pause, nothing is sent before it is over, reads and writes alike.
     """
@@ -92,12 +92,13 @@ class Client:
         agent: str,
         concurrency: int = 32,
         timeout: float = 30.0,
+        attempts: int = READ_ATTEMPTS,
         clock: Clock | None = None,
     ) -> None:
         self.target = target
         self.requests = Requests()
         self.mirrors = Mirrors()
-        self._agent, self._timeout = agent, timeout
+        self._agent, self._timeout, self._attempts = agent, timeout, attempts
         self._slots = anyio.Semaphore(concurrency)
         self.clock = clock or Clock()
         self._door = Door(self.clock)
@@ -110,11 +111,22 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Hang up; for who does not use it as a context manager."""
         await self._lines.aclose()
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
-        made = Client(self.target, concurrency=concurrency, timeout=timeout, agent=self._agent, clock=self.clock)
+        made = Client(
+            self.target,
+            concurrency=concurrency,
+            timeout=timeout,
+            attempts=self._attempts,
+            agent=self._agent,
+            clock=self.clock,
+        )
         made.requests, made.mirrors = self.requests, self.mirrors
         return made
 
@@ -140,7 +152,9 @@ class Client:
         try:
             return decode(msgspec.json.Decoder(type_), data)
         except Undecodable as error:
-            raise kind_of(data)(f"{path}: the API server's answer cannot be read ({error}).") from None
+            kind = kind_of(data)
+            hint = "." if kind is Unusable else "; does a proxy stand in between?"
+            raise kind(f"{path}: the API server's answer cannot be read ({error}){hint}") from None
 
     async def get_or_none(self, path: str, type_: type[T], *, params: Params | None = None) -> T | None:
         """The object at ``path``; None where the API server says that there is none. Raises as :meth:`get` otherwise."""
@@ -319,7 +333,7 @@ class Client:
         self, verb: str, path: str, params: Params | None, take: Callable[[AsyncIterator[bytes]], Awaitable[T]]
     ) -> T:
         """What ``take`` makes of the answer's bytes, while they come."""
-        for attempt in range(1, READ_ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             try:
                 async with self._slots, self._lines.one() as http:
                     await self._door.open()
@@ -329,12 +343,12 @@ class Client:
                             return await take(timely(answer, LONGEST, f"{verb} {path}"))
                         said = await words(answer)
             except httpx.HTTPError as error:
-                if attempt == READ_ATTEMPTS or not isinstance(error, httpx.TransportError):
+                if attempt == self._attempts or not isinstance(error, httpx.TransportError):
                     raise self._silence(f"{verb} {path}", error) from error
                 pause = 0.1 * 2**attempt
             else:
                 wait = self._asked_to_wait(answer)
-                if attempt == READ_ATTEMPTS or wait is None:
+                if attempt == self._attempts or wait is None:
                     raise refusal(answer.status_code, said, f"{verb} {path}")
                 pause = wait
             await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311 - never earlier than asked

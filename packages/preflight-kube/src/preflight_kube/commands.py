@@ -126,10 +126,11 @@ def add_validate_config(
     *,
     about: Callable[[Any], Iterable[str]] = lambda _: (),
     warnings: Callable[[Any], Iterable[str]] = lambda _: (),
+    takes: str = "the configuration (YAML; see `schema`)",
 ) -> None:
     """``validate-config FILE``: every problem that ``parse`` raises as a :class:`~.configfile.ConfigError`, by path.
 
-    ``about`` says more of a good one, and ``warnings`` what is odd about it, in one sentence each.
+    ``about`` says more of a good one, and ``warnings`` what is odd about it, in one sentence each; ``takes`` is what the help says of FILE.
     """
 
     def run(args: argparse.Namespace) -> int:
@@ -140,7 +141,7 @@ def add_validate_config(
         return DONE
 
     made = command(subparsers, "validate-config", run, help="list every problem of a configuration file")
-    made.add_argument("file", metavar="FILE", help="the configuration (YAML; see `schema`); - for standard input")
+    made.add_argument("file", metavar="FILE", help=f"{takes}; - for standard input")
 
 
 def add_schema(subparsers: _SubParsersAction[argparse.ArgumentParser], schema: Callable[[], dict[str, Any]]) -> None:

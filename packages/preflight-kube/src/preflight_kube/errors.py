@@ -63,6 +63,7 @@ class _Details(msgspec.Struct):
 class Status(msgspec.Struct):
     """The API server's answer to what it refuses."""
 
+    kind: str = ""
     message: str = ""
     reason: str = ""
     code: int = 0

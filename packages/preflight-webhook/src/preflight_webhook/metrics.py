@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -66,6 +66,13 @@ class _Plain(Collector):
         up_to = accumulate(self._metrics.latencies)
         latency.add_metric([], list(zip(bounds, up_to, strict=True)), self._metrics.seconds)
         yield latency
+        unreadable = CounterMetricFamily(
+            "preflight_webhook_unreadable",
+            "Objects of the API server that were skipped as they cannot be read, by kind.",
+            labels=["kind"],
+        )
+        unreadable.add_metric(["PreflightConfig"], self._metrics.unreadable())
+        yield unreadable
 
 
 class Metrics:
@@ -126,12 +133,7 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
-        self.unreadable = Counter(
-            "preflight_webhook_unreadable",
-            "Objects of the API server that were skipped as they cannot be read, by kind.",
-            ["kind"],
-            registry=self.registry,
-        )
+        self.unreadable: Callable[[], int] = lambda: 0
         self.config_generation = Gauge(
             "preflight_webhook_config_generation",
             "How many configurations have been taken since the start.",

@@ -170,7 +170,7 @@ spec:
         - --namespace={{ .Release.Namespace }}
         - --service={{ include "preflight-injector.name" . }}
         - --secret={{ include "preflight-injector.secret" . }}
-        - --webhook-configuration={{ include "preflight-injector.name" . }}
+        - --mutating={{ include "preflight-injector.name" . }}
         - --lifetime-days={{ include "preflight-injector.lifetimeDays" . }}
         - --wait-seconds=120
       {{- with include "preflight-injector.securityContext" . }}

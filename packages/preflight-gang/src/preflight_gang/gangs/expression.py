@@ -9,18 +9,17 @@ Length, depth and the values looked at are limited, so no object makes it costly
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.workloads.sizes import MAX_SIZE, beyond
 
-__all__ = ["MAX_LENGTH", "MAX_SIZE", "Expression", "ExpressionError", "NoNumber", "beyond", "parse"]
+__all__ = ["MAX_LENGTH", "Expression", "ExpressionError", "NoNumber", "parse"]
 
 MAX_LENGTH: Final = 256
 MAX_STEPS: Final = 16
 MAX_VALUES: Final = 10_000
-MAX_SIZE: Final = 100_000
 ROOTS: Final = ("metadata.annotations", "metadata.labels", "spec", "status")
 
 _STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\['([^'\]]+)'\]|(\[\])")
@@ -59,16 +58,6 @@ class Expression(msgspec.Struct, frozen=True):
         if not 0 <= total <= MAX_SIZE:
             raise NoNumber(beyond(total))
         return total
-
-
-def beyond(size: int) -> str:
-    """Why ``size`` is none that a gang can have; fits behind the object's name. A number as long as its author likes is not written out."""
-    number = str(size) if abs(size) < 2**63 else f"of {math.ceil(abs(size).bit_length() * math.log10(2))} digits"
-    return (
-        f"its size {number} is more than the {MAX_SIZE} that a gang can have"
-        if size > 0
-        else f"its size {number} is below zero"
-    )
 
 
 def parse(text: str) -> Expression:

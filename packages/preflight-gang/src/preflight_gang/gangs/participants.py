@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from preflight_kube.workloads.sizes import DeclaredSize, SizedObject
 
 from .membership import GangMember, MemberStage
 from .sources import BUILT_IN, Sources
-from .workload_sizes import DeclaredSize, SizedObject
 
 __all__ = ["GangSize", "Lookup", "object_of", "size"]
 

@@ -8,52 +8,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .workload_sizes import (
-    Job,
-    JobSet,
-    KueueWorkload,
-    LeaderWorkerSet,
-    MinMemberPodGroup,
-    PodGang,
-    PodGroup,
-    SizedKind,
-    SizedObject,
-    TrainingJob,
-    TrainJob,
-    Workload,
-)
+from preflight_kube.workloads import batch, grove, jobset, kubeflow, leaderworkerset, podgroups, queues
+from preflight_kube.workloads.model import WorkloadKind
+from preflight_kube.workloads.sizes import SizedObject
+
+from .workload_sizes import SizedKind
 
 __all__ = ["BUILT_IN", "Sources"]
 
 
-def _kind(group: str, resource: str, kind: str, type_: type[SizedObject]) -> SizedKind:
-    return SizedKind(group=group, resource=resource, kind=kind, type=type_)
+def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:
+    return SizedKind(group=kind.group, resource=kind.plural, kind=kind.kind, type=type_)
 
 
-_KAI: Final = _kind("scheduling.run.ai", "podgroups", "PodGroup", MinMemberPodGroup)
-_KUEUE: Final = _kind("kueue.x-k8s.io", "workloads", "Workload", KueueWorkload)
-_TRAINING: Final = ("PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
+_KAI: Final = _kind(podgroups.KAI, podgroups.MinMemberPodGroup)
+_KUEUE: Final = _kind(queues.KUEUE_WORKLOAD_KIND, queues.KueueWorkload)
 
 Sources = Mapping[str, tuple[SizedKind, ...]]
 """The kinds of objects that know sizes, by the name of the source in the stamp."""
 
 BUILT_IN: Final[Sources] = {
-    "schedulingGroup": (_kind("scheduling.k8s.io", "podgroups", "PodGroup", PodGroup),),
-    "workloadRef": (_kind("scheduling.k8s.io", "workloads", "Workload", Workload),),
-    "volcano": (_kind("scheduling.volcano.sh", "podgroups", "PodGroup", MinMemberPodGroup),),
-    "coscheduling": (_kind("scheduling.x-k8s.io", "podgroups", "PodGroup", MinMemberPodGroup),),
+    "schedulingGroup": (_kind(podgroups.POD_GROUP, podgroups.PodGroup),),
+    "workloadRef": (_kind(podgroups.WORKLOAD, podgroups.Workload),),
+    "volcano": (_kind(podgroups.VOLCANO, podgroups.MinMemberPodGroup),),
+    "coscheduling": (_kind(podgroups.COSCHEDULING, podgroups.MinMemberPodGroup),),
     "kai": (_KAI,),
     "osmo": (_KAI,),
     "owner": (_KAI,),
     "kueue": (_KUEUE,),
     "kueueWorkload": (_KUEUE,),
-    "jobset": (_kind("jobset.x-k8s.io", "jobsets", "JobSet", JobSet),),
-    "lws": (_kind("leaderworkerset.x-k8s.io", "leaderworkersets", "LeaderWorkerSet", LeaderWorkerSet),),
-    "job": (_kind("batch", "jobs", "Job", Job),),
+    "jobset": (_kind(jobset.KIND, jobset.JobSet),),
+    "lws": (_kind(leaderworkerset.KIND, leaderworkerset.LeaderWorkerSet),),
+    "job": (_kind(batch.JOB, batch.Job),),
     "kubeflow": (
-        _kind("trainer.kubeflow.org", "trainjobs", "TrainJob", TrainJob),
-        *(_kind("kubeflow.org", f"{kind.lower()}s", kind, TrainingJob) for kind in _TRAINING),
+        _kind(kubeflow.TRAIN_JOB, kubeflow.TrainJob),
+        *(_kind(kind, kubeflow.TrainingJob) for kind in kubeflow.JOBS),
     ),
-    "grove": (_kind("scheduler.grove.io", "podgangs", "PodGang", PodGang),),
+    "grove": (_kind(grove.POD_GANG, grove.PodGang),),
 }
 """A source that is not here knows its size from the pod (the stamp), or not at all."""

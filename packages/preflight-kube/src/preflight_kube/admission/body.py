@@ -1,10 +1,22 @@
-"""A request's body as it comes in, bounded."""
+"""A review's request as it comes in: why it is none, and its body, bounded."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final
 
-__all__ = ["BODY", "Body"]
+__all__ = ["BODY", "MAX_BODY", "Body", "Receive", "Refused", "Scope", "problem", "read"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+MAX_BODY: Final = 3 * 1024 * 1024
+"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be larger all the same: it takes requests of
+3 MiB and writes `<` as six bytes. A larger review is denied by its uid rather than refused, for what is refused is admitted unchecked under
+failurePolicy Ignore."""
+MOST_SKIPPED: Final = 256 * 1024 * 1024
+"""Bytes of a body that is not kept, only read to its end."""
+_JSON: Final = b"application/json"
 
 BODY: Final = "body"
 """Where a request's scope holds its :class:`Body`."""
@@ -37,3 +49,45 @@ class Body:
     def read(self) -> bytes:
         """What there is of it."""
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+
+class Refused(Exception):
+    """The request is no review: an HTTP status, and one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def problem(scope: Scope, paths: Collection[str]) -> Refused | None:
+    """Why this is no review to one of ``paths``, as far as that shows before its body."""
+    if scope["path"] not in paths:
+        return Refused(404, f"not found; POST an AdmissionReview to {' or '.join(paths)}")
+    if scope["method"] != "POST":
+        return Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {' or '.join(paths)}")
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
+                found = value.decode("latin-1")[:80]
+                return Refused(415, f"content-type {found} is not supported; send application/json")
+        elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
+            return _too_large()
+    return None
+
+
+async def read(scope: Scope, receive: Receive) -> Body:
+    """The body of a request; whole, or its beginning. Raises :class:`Refused`."""
+    body: Body = scope.setdefault(BODY, Body(MAX_BODY))
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the connection ended within the body")
+        body.add(message.get("body", b""))
+        if body.size > MOST_SKIPPED:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return body
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")

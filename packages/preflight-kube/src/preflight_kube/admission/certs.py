@@ -96,8 +96,11 @@ def add_command(
     validating: Sequence[str] = (),
     manager: str = "",
     managed_by: str = MANAGED_BY,
-) -> None:
-    """``certs``: the command, with names that default to those of the component's chart (``secret``: the service's name and ``-tls``)."""
+) -> argparse.ArgumentParser:
+    """``certs``: the command, with names that default to those of the component's chart (``secret``: the service's name and ``-tls``).
+
+    Gives its parser.
+    """
 
     def run(args: argparse.Namespace) -> int:
         logs.set_up(component, "info")
@@ -145,6 +148,7 @@ def add_command(
         default=5.0,
         help="how long API servers get to see a new authority before its certificate is stored (%(default)s s)",
     )
+    return made
 
 
 async def _run(connected: Connection, target: Target, component: str, args: argparse.Namespace) -> None:

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 import anyio
 
 from ..logs import get_logger
-from . import review
-from .body import BODY, Body
+from . import body, review
+from .body import Body, Receive, Refused, Scope
 from .metrics import AdmissionMetrics
 from .review import BadReview, Request, Response
 
@@ -21,14 +21,8 @@ __all__ = ["Application", "Reviews", "Unavailable"]
 Application = Callable[[Request], Awaitable[Response]]
 """Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied; whatever else it raises is answered with
 status 500, on which the API server applies the failurePolicy."""
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MAX_BODY: Final = 3 * 1024 * 1024
-"""Bytes of a review that is read; an API server takes requests of 3 MiB."""
-MOST_SKIPPED: Final = 256 * 1024 * 1024
-"""Bytes of a body that is not kept, only read to its end."""
 LONGEST: Final = 10.0
 """Seconds for an answer where the API server does not say how long it waits; its default."""
 SPARE: Final = 0.5
@@ -42,12 +36,6 @@ log = get_logger(__name__)
 
 class Unavailable(Exception):
     """An application cannot answer just now; the message is one sentence for the user."""
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
 
 
 class Reviews:
@@ -65,10 +53,11 @@ class Reviews:
         if scope["type"] != "http":
             return
         try:
-            application = self._application(scope)
-            body = await _read(scope, receive)
-            status, kind, answer = 200, _JSON, await self._answered(scope, application, body)
-        except _Refused as error:
+            if (refused := body.problem(scope, self._applications)) is not None:
+                raise refused
+            application, found = self._applications[scope["path"]], await body.read(scope, receive)
+            status, kind, answer = 200, _JSON, await self._answered(scope, application, found)
+        except Refused as error:
             self._metrics.refused.labels(str(error.status)).inc()
             log.warning("request refused", status=error.status, why=error.message, path=scope["path"][:200])
             status, kind, answer = error.status, _TEXT, error.message.encode() + b"\n"
@@ -78,30 +67,13 @@ class Reviews:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    def _application(self, scope: Scope) -> Application:
-        """Whose request it is. Raises :class:`_Refused`."""
-        known = " or ".join(self._applications)
-        application = self._applications.get(scope["path"])
-        if application is None:
-            raise _Refused(404, f"not found; POST an AdmissionReview to {known}")
-        if scope["method"] != "POST":
-            raise _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {known}")
-        for name, value in scope["headers"]:
-            if name == b"content-type" and value.split(b";", 1)[0].strip().lower() != _JSON:
-                raise _Refused(
-                    415, f"content-type {value.decode('latin-1')[:80]} is not supported; send application/json"
-                )
-            if name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
-                raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
-        return application
-
-    async def _answered(self, scope: Scope, application: Application, body: Body) -> bytes:
-        """The review that answers. Raises :class:`_Refused`."""
+    async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
+        """The review that answers. Raises :class:`Refused`."""
         started, path = time.perf_counter(), scope["path"]
-        raw = body.read()
-        if body.dropped:
+        raw = whole.read()
+        if whole.dropped:
             return self._unread(
-                path, raw, f"its review of {body.size} bytes is too large: {body.dropped}; make it smaller", 413
+                path, raw, f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller", 413
             )
         try:
             request = review.decode(raw)
@@ -136,31 +108,17 @@ class Reviews:
             why = f"internal error ({type(error).__name__}); see the log of the webhook"
             raise self._failed(path, 500, why) from None
 
-    def _failed(self, path: str, status: int, why: str) -> _Refused:
+    def _failed(self, path: str, status: int, why: str) -> Refused:
         self._metrics.reviews.labels(path, "failed").inc()
-        return _Refused(status, why)
+        return Refused(status, why)
 
     def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
         """The answer to a review that was not read: it is denied. What is not a review is refused."""
         if not (uid := review.uid_of(beginning)):
-            raise _Refused(status, why)
+            raise Refused(status, why)
         self._metrics.reviews.labels(path, "denied").inc()
         log.warning("review denied unread", uid=uid, path=path, why=why)
         return review.encode(uid, Response.denied(f"the object cannot be looked at: {why}.", code=status))
-
-
-async def _read(scope: Scope, receive: Receive) -> Body:
-    """The body of a request; whole, or its beginning. Raises :class:`_Refused`."""
-    body: Body = scope.setdefault(BODY, Body(MAX_BODY))
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Refused(400, "the connection ended within the body")
-        body.add(message.get("body", b""))
-        if body.size > MOST_SKIPPED:
-            raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
-        if not message.get("more_body", False):
-            return body
 
 
 def _patience(query: bytes) -> float | None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
+from preflight_kube.workloads import labels as keys
 from preflight_proto.gang_source import BUILT_IN, GangSource
 
 from ..configuration.config import GangDiscovery
@@ -19,24 +20,10 @@ from ..objects import Container, Owner, Pod, Variable
 
 __all__ = ["SOURCES", "Gang", "Source", "controller_of", "sources"]
 
-# Native, and what schedulers and queues write. ADR-026's own names for Volcano and Kueue come last in their source.
-_VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "volcano.sh/pod-group")
-_COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
-_KAI: Final = "pod-group-name"
+# ADR-026's own names for Volcano and Kueue come last in their source.
+_VOLCANO: Final = (keys.VOLCANO_GROUP, "scheduling.volcano.sh/group-name", "volcano.sh/pod-group")
 _OSMO: Final = "osmo.group_uuid"
-_KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
-_KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
-_KUEUE_WORKLOAD: Final = "kueue.x-k8s.io/workload"
-_KUEUE_PODSET: Final = "kueue.x-k8s.io/podset"
 _KUEUE_ADR: Final = "kueue.x-k8s.io/workload-name"
-# What workload controllers write.
-_KUBEFLOW: Final = "training.kubeflow.org/job-name"
-_PET_NODES: Final = "PET_NNODES"
-_LWS: Final = "leaderworkerset.sigs.k8s.io/"
-_JOBSET: Final = "jobset.sigs.k8s.io/"
-_GROVE: Final = "grove.io/podgang"
-_JOB: Final = "batch.kubernetes.io/job-name"
-_JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE: Final = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
@@ -91,13 +78,13 @@ def volcano(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 def coscheduling(pod: Pod, _: GangDiscovery) -> Gang | None:
     """The PodGroup of the scheduler-plugins."""
-    name = _name(_labels(pod).get(_COSCHEDULING))
+    name = _name(_labels(pod).get(keys.COSCHEDULING_GROUP))
     return Gang(name, "coscheduling", name) if name else None
 
 
 def kai(pod: Pod, _: GangDiscovery) -> Gang | None:
     """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does (after admission)."""
-    name = _name((pod.metadata.annotations or _NONE).get(_KAI))
+    name = _name((pod.metadata.annotations or _NONE).get(keys.KAI_GROUP))
     return Gang(name, "kai", name) if name else None
 
 
@@ -125,8 +112,8 @@ def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
 def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
     """Kueue's pod group, whose annotation has the size; ADR-026's label, which today's Kueue does not write."""
     labels = _labels(pod)
-    if name := _name(labels.get(_KUEUE_GROUP)):
-        size, warning = _size((pod.metadata.annotations or _NONE).get(_KUEUE_COUNT), "annotation", _KUEUE_COUNT)
+    if name := _name(labels.get(keys.KUEUE_GROUP)):
+        size, warning = _size((pod.metadata.annotations or _NONE).get(keys.KUEUE_COUNT), "annotation", keys.KUEUE_COUNT)
         return Gang(name, "kueue", name, size, warning)
     name = _name(labels.get(_KUEUE_ADR))
     return Gang(name, "kueueWorkload", name) if name else None
@@ -134,65 +121,65 @@ def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 def kueue_workload(pod: Pod, _: GangDiscovery) -> Gang | None:
     """The Workload of any kind of job that Kueue admits (written under topology-aware scheduling)."""
-    name = _name((pod.metadata.annotations or _NONE).get(_KUEUE_WORKLOAD))
+    name = _name((pod.metadata.annotations or _NONE).get(keys.KUEUE_WORKLOAD))
     return Gang(name, "kueueWorkload", name) if name else None
 
 
 def labels(pod: Pod, config: GangDiscovery) -> Gang | None:
     """The labels that the configuration names."""
-    found, keys = _labels(pod), config.labels
-    if not (name := _name(found.get(keys.gang_id_label))):
+    found, own = _labels(pod), config.labels
+    if not (name := _name(found.get(own.gang_id_label))):
         return None
-    size, warning = _size(found.get(keys.gang_size_label), "label", keys.gang_size_label)
+    size, warning = _size(found.get(own.gang_size_label), "label", own.gang_size_label)
     return Gang(name, "labels", None, size, warning)
 
 
 def kubeflow(pod: Pod, _: GangDiscovery) -> Gang | None:
     """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told PET_NNODES."""
     found = _labels(pod)
-    name = _name(found.get(_KUBEFLOW))
-    train_job = None if name else _name(found.get(_JOBSET + "jobset-name"))
+    name = _name(found.get(keys.TRAINING + "job-name"))
+    train_job = None if name else _name(found.get(keys.JOBSET + "jobset-name"))
     if not name and not train_job:
         return None
-    nodes = next((v.value for c in pod.spec.containers for v in _variables(c) if v.name == _PET_NODES), None)
+    nodes = next((v.value for c in pod.spec.containers for v in _variables(c) if v.name == keys.TRAINING_NODES), None)
     if not name and nodes is None:
         return None
     job = name or train_job or ""
     # min:max is an elastic job, which has no one size.
-    size, warning = (None, "") if nodes and ":" in nodes else _size(nodes, "variable", _PET_NODES)
+    size, warning = (None, "") if nodes and ":" in nodes else _size(nodes, "variable", keys.TRAINING_NODES)
     return Gang(job, "kubeflow", job, size, warning)
 
 
 def lws(pod: Pod, _: GangDiscovery) -> Gang | None:
     """One group (a leader and its workers) of a LeaderWorkerSet."""
     found = _labels(pod)
-    name, index = _name(found.get(_LWS + "name")), _name(found.get(_LWS + "group-index"))
+    name, index = _name(found.get(keys.LWS + "name")), _name(found.get(keys.LWS + "group-index"))
     if not name or not index:
         return None
-    size, warning = _size((pod.metadata.annotations or _NONE).get(_LWS + "size"), "annotation", _LWS + "size")
+    size, warning = _size((pod.metadata.annotations or _NONE).get(keys.LWS + "size"), "annotation", keys.LWS + "size")
     return Gang(f"{name}/{index}", "lws", name, size, warning)
 
 
 def jobset(pod: Pod, _: GangDiscovery) -> Gang | None:
     """A JobSet, or the group of replicated jobs in it that the pod belongs to."""
     found = _labels(pod)
-    if not (name := _name(found.get(_JOBSET + "jobset-name"))):
+    if not (name := _name(found.get(keys.JOBSET + "jobset-name"))):
         return None
-    group = _name(found.get(_JOBSET + "group-name"))
+    group = _name(found.get(keys.JOBSET + "group-name"))
     return Gang(f"{name}/{group}" if group and group != "default" else name, "jobset", name)
 
 
 def grove(pod: Pod, _: GangDiscovery) -> Gang | None:
     """Grove's PodGang."""
-    name = _name(_labels(pod).get(_GROVE))
+    name = _name(_labels(pod).get(keys.GROVE_GANG))
     return Gang(name, "grove", name) if name else None
 
 
 def job(pod: Pod, _: GangDiscovery) -> Gang | None:
     """An Indexed Job; the pods of any other Job know nothing of each other."""
     found = _labels(pod)
-    indexed = _JOB_INDEX in found or _JOB_INDEX in (pod.metadata.annotations or _NONE)
-    name = _name(found.get(_JOB)) if indexed else None
+    indexed = keys.JOB_INDEX in found or keys.JOB_INDEX in (pod.metadata.annotations or _NONE)
+    name = _name(found.get(keys.JOB_NAME)) if indexed else None
     return Gang(name, "job", name) if name else None
 
 
@@ -201,7 +188,7 @@ def kueue_admitted(pod: Pod, config: GangDiscovery) -> Gang | None:
 
     The gang is the one that the workload itself is, so far as the pod says which; any other pod is alone.
     """
-    if _KUEUE_PODSET not in _labels(pod):
+    if keys.KUEUE_PODSET not in _labels(pod):
         return None
     return next((gang for workload in (kubeflow, lws, jobset, job) if (gang := workload(pod, config))), None)
 

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-import httpx
 import msgspec
+from preflight_kube.errors import KubeError
 
 from ..admission import claims
 from ..admission.claims import GROUP, VERSIONS, Claim, Ref
 from ..metrics import Metrics
-from .kube import UNPACKED, Connection, KubeError, ask
+from .access import Access
 
 __all__ = ["Lookups", "Unavailable"]
 
@@ -35,22 +35,11 @@ PATIENCE: Final = 2.5
 """Seconds for one answer, well within the API server's own patience with us."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of claims kept. Most are alike, and kept once; one can name hundreds of device classes."""
-MOST_ANSWER: Final = 4 * 1024 * 1024
-"""Bytes of one answer: etcd takes objects of 1.5 MiB, and JSON writes some characters with six bytes."""
-AT_ONCE: Final = 32
-"""Requests under way, for everybody."""
 SHARE: Final = 8
-"""Of those, the ones of a single namespace: the claims of one tenant's pods do not keep another's waiting."""
+"""Requests of a single namespace under way: the claims of one tenant's pods do not keep another's waiting."""
 MOST_WAITING: Final = 256
 """Claims of one namespace that are asked for or wait to be; a pod has 16 at most, and the pods of a job share a template."""
-RECONNECT: Final = 300.0
-"""Seconds after which the token is read again; the kubelet renews it within the hour."""
-
-
-_HINTS: Final[dict[int, str]] = {
-    httpx.codes.FORBIDDEN: "; does the ServiceAccount have get on it?",
-    httpx.codes.NOT_FOUND: ", which is not in an API server's words; does a proxy stand in between?",
-}
+_FORBIDDEN: Final = 403
 
 
 class _Metadata(msgspec.Struct):
@@ -70,33 +59,26 @@ class _Answer(msgspec.Struct):
     versions: list[Any] | None = None
 
 
-_answer: Final = msgspec.json.Decoder(_Answer)
-
-
 class Unavailable(Exception):
     """It cannot be found out; the API server's failurePolicy decides. The message is one sentence."""
 
 
 class Lookups:
-    """Use within one event loop. ``connect`` says how the API server is reached and may raise :class:`~.kube.KubeError`."""
+    """Use within one event loop."""
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        access: Access,
         metrics: Metrics,
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connect, self._metrics, self._transport, self._clock = connect, metrics, transport, clock
+        self._access, self._metrics, self._clock = access, metrics, clock
         self._count_known = metrics.lookups.labels("known").inc
         self._kept: OrderedDict[str, tuple[float, Claim | None]] = OrderedDict()  # by _key, with the end of its time
         self._asking: dict[str, asyncio.Task[Any]] = {}
-        self._room = asyncio.Semaphore(AT_ONCE)
         self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}  # by namespace, with how many ask or wait
         self._weight = 0
-        self._client: httpx.AsyncClient | None = None
-        self._token_until = 0.0
         self._version: tuple[float, str | None] = (0.0, None)
 
     def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None] | None:
@@ -159,10 +141,6 @@ class Lookups:
             else:
                 del self._shares[namespace]
 
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-
     async def _together(self, key: str, ask: Callable[[], Any]) -> Any:
         """The one answer for all who wait for it; it goes on when one of them gives up."""
         if (task := self._asking.get(key)) is None:
@@ -203,31 +181,15 @@ class Lookups:
 
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
-            async with asyncio.timeout(PATIENCE), self._share(namespace), self._room:
-                answer = await ask(await self._ready(), path, MOST_ANSWER)
+            async with asyncio.timeout(PATIENCE), self._share(namespace):
+                made = await (await self._access.client()).get_or_none(path, _Answer)
         except TimeoutError:
             raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
         except KubeError as error:
-            raise self._unavailable(str(error).rstrip(".")) from error
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            UnicodeError,
-        ) as error:  # the latter two: of a Location that is no address
-            await self._drop()
-            raise self._unavailable(f"GET {path}: no answer ({str(error) or type(error).__name__})") from error
-        if answer.absent:
+            hint = "; does the ServiceAccount have get on it?" if error.status == _FORBIDDEN else ""
+            raise self._unavailable(str(error).rstrip(".") + hint) from error
+        if made is None:
             return None
-        if not answer.is_success:
-            if answer.status == httpx.codes.UNAUTHORIZED:
-                self._token_until = 0.0
-            raise self._unavailable(
-                f"GET {path}: the API server answered {answer.status}{_HINTS.get(answer.status, '')}"
-            )
-        try:
-            made = _answer.decode(answer.body)
-        except (ValueError, RecursionError):
-            raise self._unavailable(f"GET {path}: the API server's answer is no object") from None
         about, status = made.metadata or _Metadata(), made.status or _Status()
         kept = {"metadata": {"uid": about.uid}, "status": {"reservedFor": status.reserved_for}}
         return {"spec": made.spec, "versions": made.versions, **kept}
@@ -235,30 +197,6 @@ class Lookups:
     def _unavailable(self, why: str) -> Unavailable:
         self._metrics.lookups.labels("failed").inc()
         return Unavailable(f"the pod's resource claims cannot be looked up: {why}")
-
-    async def _ready(self) -> httpx.AsyncClient:
-        if self._client is None or self._token_until <= self._clock():
-            target = await asyncio.to_thread(self._connect)
-            if self._client is None:
-                # Proxies of the environment are for the world outside, not for the cluster's own API server.
-                self._client = httpx.AsyncClient(
-                    base_url=target.server,
-                    verify=target.verify,
-                    timeout=PATIENCE,
-                    trust_env=False,
-                    headers={"User-Agent": "preflight-webhook", **UNPACKED},
-                    transport=self._transport,
-                )
-            if target.token:
-                self._client.headers["Authorization"] = f"Bearer {target.token}"
-            self._token_until = self._clock() + RECONNECT
-        return self._client
-
-    async def _drop(self) -> None:
-        """Connect anew the next time: the address or the authority may have changed."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
 
 
 def _weight(claim: Claim | None) -> int:

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema_errors
+from preflight_kube import document, schema_errors
 from preflight_kube.configfile import ConfigError
+from preflight_kube.document import DocumentError
 from preflight_kube.quantities import parse_quantity
 from preflight_proto import gang_source, names
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
-from . import document, extras, given, overrides
+from . import extras, given, overrides
 from .addresses import engine_problems
-from .document import DocumentError
 from .extras import ExtraMount, ExtraVolume
 from .timeouts import duration_problems, in_one_line
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from preflight_kube.client import Client, KubeError, Params
+from preflight_kube.commands import BadInput, Failed
+from preflight_kube.workloads.kubeflow import runtime_of
+from preflight_kube.workloads.model import Object, WorkloadKind
+from preflight_kube.workloads.table import KINDS, named
 from preflight_proto import policy
 
-from ..cluster.kube import Client, KubeError
+from ..admission import claims
+from ..admission.claims import Claim, Ref
 from ..configuration.config import Config, ConfigError, parse
-from .kinds import KINDS, Kind, Object, named, runtime_of
 from .optin import Lists, lists_of
+from .workloads import Found, references
 
-__all__ = ["NotThere", "Release", "objects_of", "release_of", "unreadable", "wanted_of"]
+__all__ = ["Release", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
 
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-_OURS: Final = "labelSelector=app.kubernetes.io/part-of%3Dpreflight"
-
-
-class NotThere(Exception):
-    """The cluster has no such object; the message is one sentence."""
+_OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/part-of=preflight"}
 
 
 class Release(NamedTuple):
@@ -29,68 +31,84 @@ class Release(NamedTuple):
     where: str
 
 
-def release_of(client: Client) -> Release:
-    """The injector's release of the cluster. Raises :class:`NotThere` where there is none or not one, :class:`KubeError`."""
-    listed = (client.get(f"{_WEBHOOKS}?{_OURS}") or {}).get("items") or []
+async def release_of(client: Client) -> Release:
+    """The injector's release of the cluster. Raises :class:`Failed` where there is none or not one, :class:`KubeError`."""
+    listed = (await _get(client, _WEBHOOKS, _OURS) or {}).get("items") or []
     names = ", ".join(str(one["metadata"]["name"]) for one in listed)
     if not listed:
-        raise NotThere(
+        raise Failed(
             "the cluster has no MutatingWebhookConfiguration of preflight; install the chart, or give --config."
         )
     if len(listed) > 1:
-        raise NotThere(f"the cluster has several releases ({names}); give the configuration of one with --config.")
+        raise Failed(f"the cluster has several releases ({names}); give the configuration of one with --config.")
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
-    made = client.get(f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
+    made = await _get(client, f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
     text = ((made or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
-        raise NotThere(f"{where}: is not there, or has no config.yaml; give the configuration with --config.")
+        raise Failed(f"{where}: is not there, or has no config.yaml; give the configuration with --config.")
     try:
         return Release(parse(text), lists, where)
     except ConfigError as error:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
 
 
-def wanted_of(text: str) -> tuple[Kind, str]:
-    """KIND/NAME as a person writes it. Raises :class:`ValueError` with one sentence."""
+def wanted_of(text: str) -> tuple[WorkloadKind, str]:
+    """KIND/NAME as a person writes it. Raises :class:`~preflight_kube.commands.BadInput`."""
     word, _, name = text.partition("/")
     kind = named(word)
     if kind is None or not name:
-        raise ValueError(f'--live: "{text}" is not KIND/NAME; kinds are {", ".join(KINDS)}.')
+        raise BadInput(f'--live: "{text}" is not KIND/NAME; kinds are {", ".join(KINDS)}.')
     return kind, name
 
 
-def objects_of(client: Client, kind: Kind, name: str, namespace: str, *, policies: bool) -> list[Object]:
+async def objects_of(client: Client, kind: WorkloadKind, name: str, namespace: str, *, policies: bool) -> list[Object]:
     """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's runtime.
 
-    Raises :class:`NotThere`, :class:`KubeError`.
+    Raises :class:`Failed`, :class:`KubeError`.
     """
-    item = _read(client, kind, namespace, name)
+    item = await _read(client, kind, namespace, name)
     if item is None:
-        raise NotThere(f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n.")
+        raise Failed(f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n.")
     objects: list[Any] = [item]
-    around = client.get(f"/api/v1/namespaces/{namespace}")
+    around = await _get(client, f"/api/v1/namespaces/{namespace}")
     if around is not None:
         objects.append({**around, "kind": "Namespace"})
     if policies:
-        listed = client.get(policy.path(namespace)) or {}
+        listed = await _get(client, policy.path(namespace)) or {}
         objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
     if kind.kind == "TrainJob":
         of, runtime = runtime_of(item)
         path = f"namespaces/{namespace}/trainingruntimes" if of == "TrainingRuntime" else "clustertrainingruntimes"
-        made = client.get(f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}")
+        made = await _get(client, f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}")
         if made is not None:
             objects.append({**made, "kind": of})
     return objects
 
 
-def _read(client: Client, kind: Kind, namespace: str, name: str) -> Object | None:
+async def needed(found: Found, client: Client) -> dict[Ref, Claim | None]:
+    """The claims that a pod names, read from a cluster. Raises :class:`~preflight_kube.errors.KubeError`."""
+    known = {}
+    for ref in references(found.pod):
+        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
+        made: Object | None = None
+        for version in claims.VERSIONS:
+            made = made or await client.get_or_none(f"{claims.GROUP}/{version}/{where}", dict)
+        known[ref] = None if made is None else claims.read(made)
+    return known
+
+
+async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -> Object | None:
     for version in kind.versions:
         root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
-        item = client.get(f"{root}/namespaces/{namespace}/{kind.plural}/{name}")
+        item = await _get(client, f"{root}/namespaces/{namespace}/{kind.plural}/{name}")
         if item is not None:
             return {**item, "kind": kind.kind, "apiVersion": f"{kind.group}/{version}" if kind.group else version}
     return None
+
+
+async def _get(client: Client, path: str, params: Params | None = None) -> Object | None:
+    return await client.get_or_none(path, dict, params=params)
 
 
 def unreadable(error: KubeError) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 import yaml
+from preflight_kube.workloads.model import Object, map_of
+from preflight_kube.workloads.table import KINDS, kind_of, templates
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
 from ..admission import claims
 from ..admission.claims import Claim, Ref
-from .kinds import KINDS, Object, kind_of, templates
 
-__all__ = ["Found", "Object", "documents", "found_in", "missing", "needed"]
+__all__ = ["Found", "Object", "documents", "found_in", "missing", "references"]
 
 _CONFINING: Final = frozenset({"baseline", "restricted"})
 _START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -104,7 +105,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
             elif item.get("kind") == POLICY:
                 policies.setdefault(namespace, []).append(_policy(item))
             elif item.get("kind") == "Namespace":
-                given = _map(_map(item.get("metadata")).get("labels"))
+                given = map_of(map_of(item.get("metadata")).get("labels"))
                 labels[name] = {str(key): str(value) for key, value in given.items()}
         except (ValueError, TypeError, AttributeError) as error:
             problems.append(f"{item.get('kind')} {name or '(no name)'}: cannot be read ({error}); correct it.")
@@ -130,22 +131,12 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
 
 def missing(found: Found) -> list[Ref]:
     """The claims and templates that a pod names and that are not known."""
-    return [ref for ref in _refs(found.pod) if found.claims.get(ref) is None]
+    return [ref for ref in references(found.pod) if found.claims.get(ref) is None]
 
 
-def needed(found: Found, get: Callable[[str], Object | None]) -> dict[Ref, Claim | None]:
-    """The claims that a pod names, read from a cluster by ``get`` (path → object), which may raise."""
-    known = {}
-    for ref in _refs(found.pod):
-        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
-        there = (get(f"{claims.GROUP}/{version}/{where}") for version in claims.VERSIONS)
-        made = next((one for one in there if one is not None), None)
-        known[ref] = None if made is None else claims.read(made)
-    return known
-
-
-def _refs(pod: Object) -> list[Ref]:
-    entries = _map(pod.get("spec")).get("resourceClaims")
+def references(pod: Object) -> list[Ref]:
+    """The claims and templates that a pod names."""
+    entries = map_of(pod.get("spec")).get("resourceClaims")
     return [
         Ref(plural, str(entry[key]))
         for entry in (entries if isinstance(entries, list) else [])
@@ -163,9 +154,5 @@ def _policy(item: Object) -> PreflightConfig:
 
 
 def _place(item: Object) -> tuple[str, str]:
-    metadata = _map(item.get("metadata"))
+    metadata = map_of(item.get("metadata"))
     return str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
-
-
-def _map(value: Any) -> Object:
-    return value if isinstance(value, dict) else {}

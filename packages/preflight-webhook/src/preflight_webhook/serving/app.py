@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from preflight_kube import logs
 from preflight_kube.admission.at_once import Answer
-from preflight_kube.admission.body import BODY, Body
+from preflight_kube.admission.body import Body, Receive, Refused, Scope, problem, read
 
-from .. import logs
 from ..admission import pipeline as admission
 from ..admission import review
 from ..admission.claims import Claim, Ref
@@ -27,31 +26,23 @@ from ..objects import Request
 
 __all__ = ["Admission", "Plain", "State"]
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
 """For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
 label, so nobody here has to ask for it."""
-MAX_BODY: Final = 3 * 1024 * 1024
-"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be larger all the same: it takes requests of
-3 MiB and writes `<` as six bytes. A larger review is denied by its uid rather than refused, for what is refused is admitted unchecked under
-failurePolicy Ignore."""
-MOST_SKIPPED: Final = 256 * 1024 * 1024
-"""Bytes of a body that is not kept, only read to its end."""
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""
 BEHIND: Final = 300.0
 """Seconds for which PreflightConfigs may go unread before requests should go elsewhere."""
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
-_PATHS: Final = frozenset({PATH, CONFINED_PATH})
+_PATHS: Final = (PATH, CONFINED_PATH)
 _BEGUN: Final = "preflight.begun"
 """Where a request's scope holds what was worked out of it before it turned out that somebody must be asked."""
 
-log = logging.getLogger(__name__)
+log = logs.get_logger(__name__)
 
 
 @dataclass
@@ -100,12 +91,6 @@ class State:
         return effective(self.config, policy.spec), policy
 
 
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-
-
 class _TooLarge(Exception):
     """A body of which only the beginning was kept."""
 
@@ -141,7 +126,7 @@ class Admission:
         try:
             begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
             await _respond(send, begun if isinstance(begun, Answer) else await self._after_lookup(begun))
-        except _Refused as error:
+        except Refused as error:
             await _respond(send, self._refuse(error.status, error.message))
         except _TooLarge as error:
             await _respond(send, self._unread(error.uid, error.message, error.size, 413))
@@ -150,7 +135,7 @@ class Admission:
 
     def at_once(self, scope: Scope, body: bytes | bytearray) -> Answer | None:
         """The answer to a review, unless it takes a look-up, or the request is none: then the usual way says so."""
-        if _why_not(scope) is not None:
+        if problem(scope, _PATHS) is not None:
             return None
         begun = self._begin(scope["path"], body)
         if isinstance(begun, Answer):
@@ -238,14 +223,13 @@ class Admission:
         if isinstance(error, Unavailable):  # of a 503 the API server does not show the user why
             return self._refuse(500, str(error), uid)
         # The API server applies its failurePolicy; the next request must find us alive.
-        log.error("admission failed", extra={"about": {"uid": uid}}, exc_info=error)
+        log.exception("admission failed", uid=uid)
         kind = type(error).__name__
         return self._refuse(500, f"internal error ({kind}); see the log of preflight-webhook", uid)
 
     def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
         self.state.metrics.rejected.labels(str(status)).inc()
-        about = {"status": status, **({"uid": uid} if uid else {})}
-        log.warning("request refused: %s", message, extra={"about": about})
+        log.warning("request refused", status=status, why=message, **({"uid": uid} if uid else {}))
         return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
@@ -270,38 +254,14 @@ class Plain:
         return Answer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
 
 
-def _why_not(scope: Scope) -> _Refused | None:
-    """Why this is no admission request, as far as that shows before its body."""
-    if scope["path"] not in _PATHS:
-        return _Refused(404, f"not found; POST an AdmissionReview to {PATH}")
-    if scope["method"] != "POST":
-        return _Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {PATH}")
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
-                told = value.decode("latin-1")[:80]
-                return _Refused(415, f"content-type {told} is not supported; send application/json")
-        elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
-            return _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
-    return None
-
-
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    """The whole body of an admission request. Raises :class:`_Refused` and :class:`_TooLarge`."""
-    if (problem := _why_not(scope)) is not None:
-        raise problem
-    body = scope[BODY] = Body(MAX_BODY)
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Refused(400, "the connection ended within the body")
-        body.add(message.get("body", b""))
-        if body.size > MOST_SKIPPED:
-            raise _Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
-        if not message.get("more_body", False):
-            if body.dropped:
-                raise _TooLarge(body)
-            return body.read()
+    """The whole body of an admission request. Raises :class:`~preflight_kube.admission.body.Refused` and :class:`_TooLarge`."""
+    if (refused := problem(scope, _PATHS)) is not None:
+        raise refused
+    body = await read(scope, receive)
+    if body.dropped:
+        raise _TooLarge(body)
+    return body.read()
 
 
 async def _respond(send: Send, answer: Answer) -> None:
@@ -320,7 +280,7 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Namesp
     if decision.unseen:
         metrics.unseen({one.kind for one in decision.unseen})
     told = decision.result in {"injected", "stamped", "denied"}
-    if not log.isEnabledFor(logging.INFO if told else logging.DEBUG):
+    if not log.enabled("info" if told else "debug"):
         return
     metadata = request.object.metadata
     about: dict[str, object] = {

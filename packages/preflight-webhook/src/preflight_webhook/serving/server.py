@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import signal
 import socket
 import time
@@ -18,9 +17,12 @@ from preflight_kube.admission.at_once import AtOnce
 from preflight_kube.admission.connections import Bounded, limits
 from preflight_kube.admission.port import Server
 from preflight_kube.admission.tls import Certificate
+from preflight_kube.commands import Failed
 from preflight_kube.configfile import ConfigFile
+from preflight_kube.logs import get_logger
+from preflight_kube.ports import listen
 
-from ..cluster import kube
+from ..cluster.access import Access
 from ..cluster.lookups import Lookups
 from ..cluster.namespaces import NamespaceOverrides
 from ..configuration.config import Config, parse
@@ -28,7 +30,7 @@ from ..metrics import Metrics
 from .app import Admission, Plain, State
 from .watchers import Watchers
 
-__all__ = ["Options", "PortTaken", "WatcherDied", "serve"]
+__all__ = ["Options", "serve"]
 
 KEEP_ALIVE: Final = 120
 """Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
@@ -38,7 +40,7 @@ DRAIN: Final = 20
 RENEWAL: Final = "`preflight-webhook certs`"
 """What keeps the serving certificate fresh."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,23 +58,15 @@ class Options:
     client_ca: Path | None = None
 
 
-class WatcherDied(Exception):
-    """What must be watched is not watched any more. The message is one sentence."""
-
-
-class PortTaken(Exception):
-    """A port cannot be listened on. The message is one sentence."""
-
-
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`PortTaken`, :class:`~preflight_kube.admission.tls.CertificateError` and :class:`~preflight_kube.configfile.ConfigError` at the start, and
-    :class:`WatcherDied` at the end where that was not asked for.
+    Raises :class:`~preflight_kube.commands.BadInput` (a port, the certificate) and :class:`~preflight_kube.configfile.ConfigError` at the
+    start, and :class:`~preflight_kube.commands.Failed` at the end where that was not asked for.
     """
     metrics = Metrics()
     file, certificate = _followed(options.config, metrics), Certificate(options.cert_dir, RENEWAL, options.client_ca)
-    sockets = [_listen(options.host, port) for port in (options.port, options.plain_port)]
+    sockets = [listen(options.host, port) for port in (options.port, options.plain_port)]
     uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
 
 
@@ -87,27 +81,13 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
         metrics.config_generation.inc()
         if generation > 1:
             checks = [check.name for check in config.checks]
-            said = ", ".join(checks) or "no check"
-            log.info("configuration reloaded; injecting %s", said, extra={"about": {"checks": checks}})
+            log.info("configuration reloaded", checks=checks)
 
     def refused(_: list[str]) -> None:
         metrics.config_valid.set(0)
         metrics.config_refused.inc()
 
     return ConfigFile(parse, path, accepted=accepted, refused=refused)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise PortTaken(
-            f"{host}:{port} cannot be listened on ({error.strerror}); stop what listens there, or choose another port"
-        ) from None
-    return listener
 
 
 async def _serve(
@@ -125,10 +105,8 @@ async def _serve(
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": DRAIN,
     }
-    state.lookups, state.policies = (
-        Lookups(kube.connection, state.metrics),
-        NamespaceOverrides(kube.connection, state.metrics),
-    )
+    access = Access()
+    state.lookups, state.policies = Lookups(access, state.metrics), NamespaceOverrides(access, state.metrics)
     most = limits()
     admission = Server(
         uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
@@ -151,7 +129,7 @@ async def _serve(
         """Not ready from now on, and each answer closes its connection, so that API servers go elsewhere; then stop listening."""
         if state.stopping:
             after = 0.0  # told twice
-        log.info("stopping on %s: answering for %g s more", name, after)
+        log.info("stopping", cause=name, linger=after)
         state.stopping = True
         loop.call_later(after, setattr, admission, "should_exit", True)
 
@@ -181,24 +159,18 @@ async def _serve(
         if not served.done():
             # Nothing would be taken over any more, unseen: better a new process, which the kubelet starts at once.
             names = ", ".join(task.get_name() for task in watchers if task.done())
-            log.error("watcher of %s ended; stopping, so that a new replica starts", names)
+            log.error("a watcher has ended; stopping, so that a new replica starts", watcher=names)
             state.failing.setdefault(names, "its watcher has ended")
             stop("a dead watcher", options.linger)
             await served
-            raise WatcherDied(f"the watcher of {names} has ended, which is a defect; see the log")
+            raise Failed(f"the watcher of {names} has ended, which is a defect; see the log")
         await served
     finally:
         for watcher in watchers:
             watcher.cancel()
-        await state.lookups.close()
+        await access.close()
         log.info("stopped")  # written at once, and with it every line before it
 
 
 def _announce(config: Config, ports: list[int]) -> None:
-    checks = ", ".join(check.name for check in config.checks) or "no check"
-    log.info(
-        "serving admission on port %d and health and metrics on port %d; injecting %s",
-        *ports,
-        checks,
-        extra={"about": {"ports": ports}},
-    )
+    log.info("serving", ports=ports, checks=[check.name for check in config.checks])

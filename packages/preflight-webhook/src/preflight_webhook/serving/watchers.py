@@ -6,7 +6,6 @@ Each by a task of its own, so that nothing that one of them meets keeps another 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -14,6 +13,7 @@ from preflight_kube.admission.connections import Connections
 from preflight_kube.admission.stalled import Stalled
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.configfile import ConfigFile
+from preflight_kube.logs import get_logger
 
 from ..configuration.config import Config
 from .app import State
@@ -25,7 +25,7 @@ LOOK_EVERY: Final = 5.0
 FAILING: Final = 60.0
 """Seconds of failed looks after which requests should go elsewhere."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Watchers:
@@ -60,7 +60,7 @@ class Watchers:
         problem = self._state.certificate_problem()
         metrics.certificate_valid.set(0 if problem else 1)
         if problem and problem != self._said:
-            log.error("%s", problem)
+            log.error("clients do not take the serving certificate", why=problem)
         self._said = problem
 
     async def configuration(self) -> None:
@@ -92,7 +92,7 @@ async def watch(state: State, name: str, look: Callable[[], Awaitable[None]], ev
             failures += 1
             up.set(0)
             if failures == 1:
-                log.error("watcher of %s failed, what was read last stays in use", name, exc_info=error)
+                log.exception("a watcher failed, what was read last stays in use", watcher=name)
             if failures * every >= FAILING:
                 state.failing[name] = f"{type(error).__name__}: {str(error)[:256]}"
         else:

@@ -1,0 +1,49 @@
+"""LeaderWorkerSets. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .labels import LWS
+from .model import Object, PodMarks, WorkloadKind, map_of
+from .sizes import START_ORDER, DeclaredSize, Section, SizedObject, counted
+
+__all__ = ["KIND", "LeaderWorkerSet"]
+
+
+def _of_lws(item: Object, name: str, part: str) -> PodMarks:
+    size = map_of(map_of(item.get("spec")).get("leaderWorkerTemplate")).get("size") or 1
+    labels = {"name": name, "group-index": "0", "worker-index": "0" if part == "leader" else "1"}
+    return PodMarks({LWS + key: value for key, value in labels.items()}, {f"{LWS}size": str(size)}, "StatefulSet")
+
+
+class _LeaderWorkerTemplate(Section, kw_only=True):
+    size: int = 1
+
+
+class _LeaderWorkerSetSpec(Section, kw_only=True):
+    startup_policy: str = "LeaderCreated"
+    leader_worker_template: _LeaderWorkerTemplate = msgspec.field(default_factory=_LeaderWorkerTemplate)
+
+
+class LeaderWorkerSet(SizedObject, kw_only=True):
+    """leaderworkerset.x-k8s.io LeaderWorkerSet; one gang is one group of it."""
+
+    spec: _LeaderWorkerSetSpec = msgspec.field(default_factory=_LeaderWorkerSetSpec)
+
+    def size(self, gang: str) -> DeclaredSize:
+        if self.spec.startup_policy == "LeaderReady":
+            return DeclaredSize(skip=f"its startupPolicy is LeaderReady: {START_ORDER}")
+        return counted(self.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size")
+
+
+KIND: Final = WorkloadKind(
+    "LeaderWorkerSet",
+    "leaderworkerset.x-k8s.io",
+    ("v1",),
+    "leaderworkersets",
+    (("spec", "leaderWorkerTemplate", "leaderTemplate"), ("spec", "leaderWorkerTemplate", "workerTemplate")),
+    _of_lws,
+)

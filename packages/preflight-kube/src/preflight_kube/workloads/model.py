@@ -1,0 +1,67 @@
+"""What is said of a kind that makes pods: where its pod templates are, and what its controller writes to the pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Object", "Path", "PodMarks", "WorkloadKind", "map_of", "maps", "name_of", "nothing", "whole"]
+
+Object = dict[str, Any]
+Path = tuple[str, ...]
+
+
+class PodMarks(NamedTuple):
+    """What a controller writes to a pod: labels, annotations, variables; and the kind of the pod's owner (empty: the object's own)."""
+
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owner: str = ""
+    env: Mapping[str, str] = {}
+
+
+def nothing(_: Object, __: str, ___: str) -> PodMarks:
+    """Of a kind whose controller writes nothing by which its pods are known."""
+    return PodMarks()
+
+
+class WorkloadKind(NamedTuple):
+    """``group`` is empty for the core; ``versions`` are those that are known, newest first.
+
+    In ``paths``, the places of pod templates, a star is every entry of a list, a percent sign every value of a map. ``written`` says of an
+    object, its name and the part of it that a template is for what its controller writes. ``inner``: of a kind whose templates are in other
+    objects, these, each with its place; of an object and those beside it. It raises ValueError, without the object's name.
+    """
+
+    kind: str
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+    paths: tuple[Path, ...] = ()
+    written: Callable[[Object, str, str], PodMarks] = nothing
+    inner: Callable[[Object, Iterable[Object]], Iterator[tuple[str, Object]]] | None = None
+
+    @property
+    def title(self) -> str:
+        """As kubectl has it where kinds of several groups share a name."""
+        return f"{self.kind}.{self.group}" if self.kind == "Job" and self.group != "batch" else self.kind
+
+
+def name_of(item: Mapping[str, Any]) -> str:
+    """The object's name; empty where it has none."""
+    return str(map_of(item.get("metadata")).get("name") or "")
+
+
+def map_of(value: Any) -> Object:
+    """``value`` where it is a map, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def maps(value: Any) -> list[Object]:
+    """The maps in ``value`` where it is a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def whole(value: Any, otherwise: int) -> int:
+    """``value`` where it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
