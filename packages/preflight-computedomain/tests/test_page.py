@@ -73,6 +73,21 @@ async def test_a_lost_or_altered_cdi_file_is_made_again(node: Node) -> None:
     assert node.files() == good
 
 
+async def test_a_file_that_is_lost_while_the_kubelet_does_not_ask_is_made_again(node: Node) -> None:
+    page = node.page()
+    of = node.cluster.add(ref())
+    await page.prepare([of])
+    before = dict(node.files())
+    assert await page.mend() == ()
+    for change in (Path.unlink, lambda path: path.write_text("{}")):
+        change(node.cdi / cdi_file(of.uid))
+        assert await page.mend() == (of.uid,)
+        assert node.files() == before
+    await page.unprepare([of])
+    assert await page.mend() == ()
+    assert node.files() == {}
+
+
 async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
     page = node.page()
     await one(page)

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ..names import DEVICE, DRIVER, cdi_id, one_line
 from ..objects import ResourceClaim
-from .checkpoint import STARTED, Corrupt, Entry
+from .checkpoint import COMPLETED, STARTED, Corrupt, Entry
 from .claims import Ref, Refusal, Request, read, unusable
 from .decide import IN_USE, Done, Prepare, decide, in_use, known
 from .flights import Ended, Flight, Flights, Late
@@ -131,6 +132,21 @@ class Page:
                 stale.append(ref)
         self._metrics.stale_claims.set(len(stale))
         return tuple(stale)
+
+    async def mend(self) -> tuple[str, ...]:
+        """Make the CDI files of prepared claims again that are missing or differ; their uids.
+
+        A container that starts anew needs its file, and the kubelet does not ask again while it runs. Raises LockHeld, OSError and
+        :class:`Corrupt`.
+        """
+        entries = await asyncio.to_thread(self._store.entries)
+        prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
+        lost = tuple([uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)])
+        if lost:
+            async with self._lock.held():
+                for uid in lost:
+                    await _whole(partial(self._store.restore, uid))
+        return lost
 
     # --- one claim
 
