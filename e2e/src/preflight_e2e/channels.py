@@ -125,7 +125,7 @@ class Channels:
         """Run ``words`` where the node's folders are mounted; what they print."""
         pods = self.api.list_namespaced_pod(self.name, label_selector=f"app={DRIVERS}").items
         [pod] = [one.metadata.name for one in pods if one.spec.node_name == node]
-        return run_in(self.api, self.name, pod, *words)
+        return run_in(self.name, pod, *words)
 
     def place(self) -> Place:
         """A new namespace for users."""
@@ -287,7 +287,7 @@ class Place:
         return said
 
     def run_in(self, name: str, *words: str) -> str:
-        return run_in(self.channels.api, self.namespace, name, *words)
+        return run_in(self.namespace, name, *words)
 
     def delete(self, *names: str) -> None:
         """Delete pods, and return when they are gone."""
@@ -365,16 +365,21 @@ def _drivers() -> dict[str, Any]:
     return {"metadata": {"name": DRIVERS}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
 
 
-def run_in(api: Any, namespace: str, pod: str, *words: str) -> str:
-    return str(
-        stream.stream(
-            api.connect_get_namespaced_pod_exec,
-            pod,
-            namespace,
-            command=list(words),
-            stdout=True,
-            stderr=True,
-            stdin=False,
-            tty=False,
-        )
+def run_in(namespace: str, pod: str, *words: str) -> str:
+    # A client of its own: `stream` turns the client it is given into one for websockets.
+    api: Any = client.CoreV1Api(client.ApiClient())
+    run: Any = stream.stream
+    answer = run(
+        api.connect_get_namespaced_pod_exec,
+        pod,
+        namespace,
+        command=list(words),
+        stdout=True,
+        stderr=True,
+        _preload_content=False,
     )
+    try:
+        answer.run_forever(timeout=60)
+        return str(answer.read_all())
+    finally:
+        answer.close()

@@ -121,15 +121,26 @@ def unscheduled(place: Place, name: str) -> str:
 def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_first_ones_name(
     used: Place, node: str
 ) -> None:
-    domain = domain_of(used)
-    used.allocated("forced", domain, node)
-    used.reserve("forced", used.pod("second", node, claim="forced", bound=True))
+    forced(used, node)
     [first] = [one["metadata"]["name"] for one in used.listed("resourceclaims") if one["metadata"]["name"] != "forced"]
     used.told("second", f"prepared for claim {used.namespace}/{first}")
     assert used.phase("second") == "Pending"
+
+
+def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_gone(used: Place, node: str) -> None:
+    forced(used, node)
+    waiting = 'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="NodePrepareResources"} 1.0'
+    until(lambda: waiting in metrics(used.channels, node), "the kubelet's call waits")
     used.delete("first")
     used.runs("second")
     assert used.sees("second") == SEEN
+    assert [one for one in used.events("second") if one.reason == "FailedPrepareDynamicResources"] == []
+
+
+def forced(place: Place, node: str) -> None:
+    """Pod `second` on `node`, with a claim to the channel there that is another one's, past the scheduler."""
+    place.allocated("forced", domain_of(place), node)
+    place.reserve("forced", place.pod("second", node, claim="forced", bound=True))
 
 
 def domain_of(place: Place) -> str:
@@ -249,7 +260,7 @@ def cdi_files(channels: Channels, node: str) -> list[str]:
 def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(used: Place, node: str) -> None:
     [path] = cdi_files(used.channels, node)
     used.channels.on(node, "rm", path)
-    used.run_in("first", "kill", "1")
+    used.run_in("first", "sh", "-c", "kill 1")
     until(lambda: used.restarts("first") >= 1, "the container runs again")
     assert cdi_files(used.channels, node) == [path]
     assert used.sees("first") == SEEN
@@ -328,14 +339,20 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
     words = [word.replace("{component}", component) for word in shlex.split(command)]
     subprocess.run([*words, *(["--kill"] if kill else [])], check=True, capture_output=True, timeout=120)
     until(lambda: back(channels, node, slice_), f"the slice of {node}")
-    prepared = 'operation="NodePrepareResources"'
-    until(lambda: prepared in metrics(channels, node), "the plugin's count of calls")
+    [claim] = [one["metadata"]["uid"] for one in used.listed("resourceclaims")]
+    until(lambda: prepared(channels, node, claim) == 2, "the claim is prepared again")
     assert used.read("first").status.container_statuses[0].container_id == before
     assert cdi_files(channels, node) == files
     used.delete("first")
     used.pod("next", node, "train-channel")
     used.runs("next")
     assert used.sees("next") == SEEN
+
+
+def prepared(channels: Channels, node: str, claim: str) -> int:
+    """How often the plugin of ``node`` has answered that the claim is prepared."""
+    log = str(channels.api.read_namespaced_pod_log(channels.plugin(node).metadata.name, channels.name))
+    return sum("NodePrepareResources: done" in line and claim in line for line in log.splitlines())
 
 
 def metrics(channels: Channels, node: str) -> str:

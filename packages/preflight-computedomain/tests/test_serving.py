@@ -222,6 +222,46 @@ async def test_a_plugin_that_stops_leaves_the_sockets_of_the_one_that_follows(wo
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
 
 
+async def test_while_two_plugins_overlap_the_kubelet_finds_the_newer_one_until_it_goes(world: World) -> None:
+    old, watching = world.serving, world.watching
+    await world.begin()
+    newer = world.serving
+    paths = (world.registry / f"{DRIVER}-reg.sock", world.node.folder / "dra.sock")
+    before = [path.stat().st_ino for path in paths]
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        await _restore()
+        looks += 1
+
+    _restore, old._restore = old._restore, look  # type: ignore[method-assign]
+    await until(lambda: looks >= 3)
+    assert [path.stat().st_ino for path in paths] == before
+    await world.kubelet.register()
+    assert (newer.registration.registered, old.registration.registered) == (True, False)
+    world.watching.cancel()
+    await newer.stop(0)
+    await until(lambda: all(path.is_socket() for path in paths))
+    await world.kubelet.register()
+    assert old.registration.registered
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+    watching.cancel()
+    await asyncio.wait([watching])
+    await old.stop(0)
+
+
+async def test_a_socket_that_nobody_serves_any_more_is_replaced(world: World) -> None:
+    path = world.registry / f"{DRIVER}-reg.sock"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    left = path.stat().st_ino
+    await until(lambda: path.is_socket() and path.stat().st_ino != left)
+    await world.kubelet.register()
+    assert world.serving.registration.registered
+
+
 async def test_a_refused_registration_is_logged_and_tried_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
     path = world.registry / f"{DRIVER}-reg.sock"
     first = path.stat().st_ino, path.stat().st_mtime_ns
