@@ -15,7 +15,7 @@ from preflight_testing.helm import Release, Values
 from .images import FAKE_NODE
 from .installed import until
 
-__all__ = ["CLASS", "DEVICE", "DRIVER", "DRIVERS", "MAJOR", "Channels", "Place"]
+__all__ = ["CLASS", "DEVICE", "DRIVER", "DRIVERS", "GPU", "MAJOR", "RESOURCE", "Channels", "Place", "config"]
 
 DRIVER = "compute-domain.nvidia.com"
 CLASS = "compute-domain-default-channel.nvidia.com"
@@ -27,7 +27,7 @@ MAJOR = 235
 DRIVERS = "imex-drivers"
 """The DaemonSet that brings the driver's files, in the release's namespace; by its pods tests act on a node."""
 _ROOT, _DEVICES = "/etc/node-local/imex-driver", "/etc/node-local/imex-proc-devices"
-_GPU = {
+GPU = {
     "uuid": "GPU-1",
     "name": "GB200",
     "pci": "00000000:01:00.0",
@@ -39,7 +39,7 @@ _GPU = {
 _BRING = f"""set -e
 mkdir -p {_ROOT}/lib64
 cp /opt/fake-node/libnvidia-ml.so.1 {_ROOT}/lib64/
-printf '%s' '{json.dumps({"driver_version": "570.158.01", "gpus": [_GPU]})}' > {_ROOT}/lib64/driver.json
+printf '%s' '{json.dumps({"driver_version": "570.158.01", "gpus": [GPU]})}' > {_ROOT}/lib64/driver.json
 printf 'Character devices:\\n  1 mem\\n{MAJOR} nvidia-caps-imex-channels\\n\\nBlock devices:\\n' > {_DEVICES}
 touch /tmp/brought
 exec sleep infinity
@@ -233,9 +233,12 @@ class Place:
     # --- pods
 
     def pod(
-        self, name: str, node: str, template: str = "", *, claim: str = "", bound: bool = False, **spec: Any
+        self, name: str, node: str, template: str = "", *, claim: str = "", unbound: bool = False, **spec: Any
     ) -> Any:
-        """A pod that says what it sees of the channel, also in an init container, and stays. ``bound``: past the scheduler."""
+        """A pod that says what it sees of the channel, also in an init container, and stays.
+
+        ``unbound``: no scheduler looks at it until :meth:`bind`.
+        """
         source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
         claimed = [{"name": "channel", **source}] if claim or template else []
         look = {
@@ -245,7 +248,7 @@ class Place:
         }
         stays = {"name": "train", "command": ["python3", "-c", _LOOK + "time.sleep(10**6)"], **look}
         before = {"name": "preflight-look", "command": ["python3", "-c", _LOOK], **look}
-        where = {"nodeName": node} if bound else {"nodeSelector": {"kubernetes.io/hostname": node}}
+        where = {"schedulerName": "by-hand"} if unbound else {"nodeSelector": {"kubernetes.io/hostname": node}}
         body = {
             "terminationGracePeriodSeconds": 5,
             "automountServiceAccountToken": False,
@@ -257,6 +260,11 @@ class Place:
         }
         made = {"metadata": {"name": name}, "spec": body}
         return self.channels.api.create_namespaced_pod(self.namespace, made)
+
+    def bind(self, name: str, node: str) -> None:
+        """Put a pod on ``node`` past the scheduler."""
+        body = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        self.channels.api.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False)
 
     def read(self, name: str) -> Any:
         return self.channels.api.read_namespaced_pod(name, self.namespace)

@@ -140,7 +140,8 @@ def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_
 def forced(place: Place, node: str) -> None:
     """Pod `second` on `node`, with a claim to the channel there that is another one's, past the scheduler."""
     place.allocated("forced", domain_of(place), node)
-    place.reserve("forced", place.pod("second", node, claim="forced", bound=True))
+    place.reserve("forced", place.pod("second", node, claim="forced", unbound=True))
+    place.bind("second", node)
 
 
 def domain_of(place: Place) -> str:
