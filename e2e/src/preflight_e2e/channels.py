@@ -391,3 +391,4 @@ def run_in(namespace: str, pod: str, *words: str) -> str:
         return str(answer.read_all())
     finally:
         answer.close()
+        answer.sock.shutdown()  # which close() leaves out where the other side was first

@@ -351,9 +351,11 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
 
 
 def prepared(channels: Channels, node: str, claim: str) -> int:
-    """How often the plugin of ``node`` has answered that the claim is prepared."""
-    log = str(channels.api.read_namespaced_pod_log(channels.plugin(node).metadata.name, channels.name))
-    return sum("NodePrepareResources: done" in line and claim in line for line in log.splitlines())
+    """How often the plugin of ``node`` has answered that the claim is prepared; 0 while its kubelet shows no logs."""
+    with suppress(client.ApiException):
+        log = str(channels.api.read_namespaced_pod_log(channels.plugin(node).metadata.name, channels.name))
+        return sum("NodePrepareResources: done" in line and claim in line for line in log.splitlines())
+    return 0
 
 
 def metrics(channels: Channels, node: str) -> str:
