@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -85,7 +86,11 @@ class MachineNode:
         try:
             yield process
         finally:
-            process.terminate()
+            if before:  # which takes no signal while what it runs goes on
+                for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                    os.kill(int(child), signal.SIGTERM)
+            else:
+                process.terminate()
             process.wait(timeout=60)
 
 

@@ -40,6 +40,8 @@ LOOK: Final = 5.0
 """Seconds between two looks at the CDI files of prepared claims."""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
+ANSWER: Final = 15.0
+"""Seconds that the API server has for one answer: of the two questions of a claim, both may be late."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
     )
     folders = Folders.of(start.environ)
     metrics = Metrics(facts.node)
-    async with Client(start.target, agent=PROGRAM, timeout=10.0) as client:
+    async with Client(start.target, agent=PROGRAM, timeout=ANSWER) as client:
         page = Page(
             facts.node,
             ApiServer(client),
