@@ -440,7 +440,9 @@ def bench(session: nox.Session) -> None:
         measured = ["--server", str(folder / "bin" / "preflight-mnnvl")]
     if session.posargs[:1] == ["compute-domain"]:
         folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-computedomain"
-        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-computedomain")]
+        ours = [
+            f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-computedomain")
+        ]
         how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-computedomain"]
         install(session, "uv", "sync", *how, "--extra", "plugin", *ours, into=folder)
         measured = ["--programs", str(folder / "bin")]

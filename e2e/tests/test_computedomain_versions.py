@@ -33,9 +33,7 @@ def lists(objects: list[Object]) -> dict[str, Any]:
         scoped = kind in {"Deployment", "DaemonSet", "Role", "RoleBinding", "ServiceAccount", "Lease"}
         namespaced = scoped or kind in {"NetworkPolicy", "PodDisruptionBudget", "Service"}
         resource = {"name": plural, "kind": kind, "namespaced": namespaced, "verbs": ["get", "create"]}
-        place = found.setdefault(
-            path, {"kind": "APIResourceList", "groupVersion": one["apiVersion"], "resources": []}
-        )
+        place = found.setdefault(path, {"kind": "APIResourceList", "groupVersion": one["apiVersion"], "resources": []})
         if resource not in place["resources"]:
             place["resources"].append(resource)
     found["/apis"] = {

@@ -71,7 +71,9 @@ class Channels:
         self.places: list[Place] = []
         nodes = self.api.list_node().items
         self.nodes = [
-            node.metadata.name for node in nodes if not any(one.effect == "NoSchedule" for one in node.spec.taints or [])
+            node.metadata.name
+            for node in nodes
+            if not any(one.effect == "NoSchedule" for one in node.spec.taints or [])
         ]
 
     def values(self, **values: Any) -> Values:
@@ -131,7 +133,7 @@ class Channels:
         """A new namespace for users."""
         made = Place(self, f"{self.name}-{len(self.places)}")
         self.api.create_namespace({"metadata": {"name": made.namespace}})
-        until(lambda: made.has_account(), "the default account")
+        until(made.has_account, "the default account")
         self.places.append(made)
         return made
 

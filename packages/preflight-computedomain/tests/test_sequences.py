@@ -46,7 +46,9 @@ class Machine:
 
 Call = tuple[str, int, int | None]
 """What is asked, for which claim, and after how many turns of the loop the kubelet gives it up."""
-CALL = st.tuples(st.sampled_from(["prepare", "prepare", "unprepare"]), st.integers(1, 3), st.none() | st.integers(0, 40))
+CALL = st.tuples(
+    st.sampled_from(["prepare", "prepare", "unprepare"]), st.integers(1, 3), st.none() | st.integers(0, 40)
+)
 STEP = st.tuples(
     st.lists(CALL, min_size=1, max_size=3),
     st.none() | st.integers(0, 16),

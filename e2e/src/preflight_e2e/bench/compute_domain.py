@@ -43,7 +43,9 @@ AUDIT = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, default=1000, metavar="N", help="ComputeDomains (%(default)s)")
-    parser.add_argument("--claims", type=int, default=200, metavar="N", help="claims, one after the other (%(default)s)")
+    parser.add_argument(
+        "--claims", type=int, default=200, metavar="N", help="claims, one after the other (%(default)s)"
+    )
     parser.add_argument(
         "--idle", type=float, default=60.0, metavar="SECONDS", help="for which nobody asks the plugin (%(default)s)"
     )

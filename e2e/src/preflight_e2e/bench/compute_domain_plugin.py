@@ -141,9 +141,7 @@ def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
     }
     made = server.call("POST", CLAIMS, body)
     result = {"request": "channel", "driver": DRIVER, "pool": NODE, "device": "channel-0"}
-    made["status"] = {
-        "allocation": {"devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}}
-    }
+    made["status"] = {"allocation": {"devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}}}
     server.call("PUT", f"{CLAIMS}/{name}/status", made)
     return {"namespace": "default", "name": name, "uid": made["metadata"]["uid"]}
 

@@ -78,7 +78,9 @@ Result = Answer | Refusal
 _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
 )
-_SLOW: Final = Refusal("disk", "the node's disk has not answered in time; look at its health, and at the node's load", False)
+_SLOW: Final = Refusal(
+    "disk", "the node's disk has not answered in time; look at its health, and at the node's load", False
+)
 
 
 class Page:

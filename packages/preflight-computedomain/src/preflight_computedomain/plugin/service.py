@@ -172,7 +172,10 @@ async def _mend(page: Page) -> None:
             log.warning("CDI files could not be looked after", extra={"about": {"error": str(error)}})
             continue
         for uid in mended:
-            log.warning("the CDI file of a prepared claim was missing or altered, and is made again", extra={"about": {"uid": uid}})
+            log.warning(
+                "the CDI file of a prepared claim was missing or altered, and is made again",
+                extra={"about": {"uid": uid}},
+            )
 
 
 async def _sweep(page: Page) -> None:
