@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from helm_python import Chart, Config, HelmError
-from preflight_testing.helm import COMPUTEDOMAIN, UMBRELLA, Object, render
+from preflight_testing.helm import COMPUTEDOMAIN, UMBRELLA, Object, Values, render
 
 ON = {"featureGates": {"HostManagedIMEX": True}}
-VALUES = {COMPUTEDOMAIN: ON, UMBRELLA: {"preflight-computedomain": {"enabled": True, **ON}}}
+VALUES: dict[Path, Values] = {COMPUTEDOMAIN: ON, UMBRELLA: {"preflight-computedomain": {"enabled": True, **ON}}}
 
 
 def lists(objects: list[Object]) -> dict[str, Any]:

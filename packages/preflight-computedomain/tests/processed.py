@@ -73,7 +73,7 @@ class MachineNode:
 
     def ends(self, **environ: str) -> subprocess.CompletedProcess[str]:
         """The plugin, where it does not start."""
-        words = [PLUGIN, "--host", "127.0.0.1", "--port", str(self.port)]
+        words = [str(PLUGIN), "--host", "127.0.0.1", "--port", str(self.port)]
         given = {**_kept(), **self.environ, **environ}
         return subprocess.run(words, env=given, capture_output=True, text=True, timeout=100, check=False)
 

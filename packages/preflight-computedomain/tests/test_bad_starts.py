@@ -18,6 +18,11 @@ def node(short: Path) -> MachineNode:
     return MachineNode(short, _kubeconfig(short))
 
 
+def without_registry(node: MachineNode) -> None:
+    library(node.driver)
+    node.registry.rmdir()
+
+
 def devices(*lines: str) -> Callable[[MachineNode], Any]:
     return lambda node: node.devices.write_text("\n".join(("Character devices:", *lines, "")))
 
@@ -34,7 +39,7 @@ def devices(*lines: str) -> Callable[[MachineNode], Any]:
         (lambda node: library(node.driver), {"FAKE_DRIVER": "570.124.06"}, "570.124.06; install 570.158.01 or newer"),
         (lambda node: library(node.driver), {"FAKE_TWO_CLIQUES": "1"}, "2 NVLink cliques"),
         (lambda node: library(node.driver), {"FAKE_HANGS": "1"}, "no answer within 10 s"),
-        (lambda node: (library(node.driver), node.registry.rmdir()), {}, "mount the kubelet's plugins_registry there"),
+        (without_registry, {}, "mount the kubelet's plugins_registry there"),
     ],
     ids=[
         *("major-absent", "major-twice", "major-no-number", "devices-unreadable", "no-node-name"),
