@@ -69,8 +69,8 @@ class Channels:
         self.apps: Any = client.AppsV1Api()
         self.custom: Any = client.CustomObjectsApi()
         self.places: list[Place] = []
-        nodes = self.api.list_node().items
-        self.nodes = [
+        nodes: list[Any] = self.api.list_node().items
+        self.nodes: list[str] = [
             node.metadata.name
             for node in nodes
             if not any(one.effect == "NoSchedule" for one in node.spec.taints or [])
@@ -330,8 +330,11 @@ class Place:
                     *RESOURCE, self.namespace, "resourceclaims", one["metadata"]["name"]
                 )
         until(lambda: not self.listed("resourceclaims"), f"the end of the claims of {self.namespace}")
-        held = lambda: custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)["items"]  # noqa: E731
-        until(lambda: not held(), f"the end of the ComputeDomains of {self.namespace}")
+
+        def gone() -> bool:
+            return not custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)["items"]
+
+        until(gone, f"the end of the ComputeDomains of {self.namespace}")
 
 
 def config(domain: str, **changed: Any) -> dict[str, Any]:
@@ -377,7 +380,8 @@ def _drivers() -> dict[str, Any]:
 
 def run_in(namespace: str, pod: str, *words: str) -> str:
     # A client of its own: `stream` turns the client it is given into one for websockets.
-    api: Any = client.CoreV1Api(client.ApiClient())
+    made: Any = client.ApiClient
+    api: Any = client.CoreV1Api(made())
     run: Any = stream.stream
     answer = run(
         api.connect_get_namespaced_pod_exec,

@@ -43,7 +43,8 @@ def overhead(kubeconfig: Path, pods: int) -> dict[str, Any]:
 
 def _started(place: Place, name: str, node: str, template: str) -> float:
     seen: dict[str, float] = {}
-    ends = watch.Watch()
+    made: Any = watch.Watch
+    ends = made()
 
     def follow() -> None:
         api: Any = client.CoreV1Api(client.ApiClient())
