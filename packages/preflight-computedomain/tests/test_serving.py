@@ -121,20 +121,6 @@ async def test_a_call_without_claims_and_one_with_a_claim_twice_are_answered(wor
     assert not await world.kubelet.unprepare([])
 
 
-async def test_of_two_hundred_claims_at_once_each_has_an_entry_and_one_the_channel(world: World) -> None:
-    for number in range(200):
-        world.node.cluster.add(ref(number))
-    await world.kubelet.register()
-    answer = await world.kubelet.prepare([ref(number) for number in range(200)])
-    assert answer.keys() == {uid(number) for number in range(200)}
-    assert [one.error for one in answer.values()].count("") == 1
-    assert list(world.node.states().values()).count(COMPLETED) == 1
-    undone = await world.kubelet.unprepare([ref(number) for number in range(200)])
-    assert {one.error for one in undone.values()} == {""}
-    assert len(undone) == 200
-    assert (world.node.states(), world.node.files()) == ({}, {})
-
-
 async def test_a_refusal_is_one_sentence_in_its_entry(world: World) -> None:
     await world.kubelet.register()
     world.node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))]))
