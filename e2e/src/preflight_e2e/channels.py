@@ -129,6 +129,18 @@ class Channels:
         [pod] = [one.metadata.name for one in pods if one.spec.node_name == node]
         return run_in(self.name, pod, *words)
 
+    def cdi_files(self, node: str) -> list[str]:
+        """The driver's CDI files on ``node``."""
+        return self.on(node, "sh", "-c", f"ls /etc/cdi/k8s.{DRIVER}-claim_*.json 2>/dev/null || true").split()
+
+    def metrics(self, node: str) -> str:
+        """What the plugin of ``node`` counts; nothing while it does not answer."""
+        read = self.api.connect_get_namespaced_pod_proxy_with_path
+        with suppress(client.ApiException):
+            name = f"{self.plugin(node).metadata.name}:8080"
+            return str(read(name, self.name, "metrics", _preload_content=False).data.decode())
+        return ""
+
     def place(self) -> Place:
         """A new namespace for users."""
         made = Place(self, f"{self.name}-{len(self.places)}")

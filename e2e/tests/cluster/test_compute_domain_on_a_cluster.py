@@ -72,7 +72,10 @@ def used(place: Place, node: str) -> Place:
 # --- what users get
 
 
-def test_each_node_has_one_slice_with_exactly_channel_0(channels: Channels) -> None:
+def test_each_node_has_one_slice_with_exactly_channel_0_and_no_class_is_for_daemons(channels: Channels) -> None:
+    classes = channels.custom.list_cluster_custom_object(*RESOURCE, "deviceclasses")["items"]
+    assert {one["metadata"]["name"] for one in classes} >= {CLASS}
+    assert "compute-domain-daemon.nvidia.com" not in {one["metadata"]["name"] for one in classes}
     assert channels.published() == sorted(channels.nodes)
     assert len(channels.slices()) == len(channels.nodes)
     for one in channels.slices():
@@ -130,7 +133,7 @@ def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_firs
 def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_gone(used: Place, node: str) -> None:
     forced(used, node)
     waiting = 'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="NodePrepareResources"} 1.0'
-    until(lambda: waiting in metrics(used.channels, node), "the kubelet's call waits")
+    until(lambda: waiting in used.channels.metrics(node), "the kubelet's call waits")
     used.delete("first")
     used.runs("second")
     assert used.sees("second") == SEEN
@@ -200,7 +203,7 @@ def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_o
     assert used.read("first").status.container_statuses[0].container_id == before
     assert "crw-rw-rw-" in used.run_in("first", "ls", "-l", "/dev/nvidia-caps-imex-channels/channel0")
     used.delete("first")
-    until(lambda: not cdi_files(used.channels, node), "the CDI file is gone")
+    until(lambda: not used.channels.cdi_files(node), "the CDI file is gone")
 
 
 def test_a_template_that_is_deleted_by_hand_is_made_again(place: Place) -> None:
@@ -255,17 +258,12 @@ def back(channels: Channels, node: str, unlike: dict[str, Any]) -> bool:
     return node in channels.published() and versions != [unlike["metadata"]["resourceVersion"]]
 
 
-def cdi_files(channels: Channels, node: str) -> list[str]:
-    said = channels.on(node, "sh", "-c", "ls /etc/cdi/k8s.compute-domain.nvidia.com-claim_*.json 2>/dev/null || true")
-    return said.split()
-
-
 def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(used: Place, node: str) -> None:
-    [path] = cdi_files(used.channels, node)
+    [path] = used.channels.cdi_files(node)
     used.channels.on(node, "rm", path)
     used.run_in("first", "sh", "-c", "kill 1")
     until(lambda: used.restarts("first") >= 1, "the container runs again")
-    assert cdi_files(used.channels, node) == [path]
+    assert used.channels.cdi_files(node) == [path]
     assert used.sees("first") == SEEN
 
 
@@ -285,13 +283,13 @@ def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_late
 
 def replaced(used: Place, node: str, end: Callable[[Any], Any]) -> None:
     before, plugin = used.read("first").status.container_statuses[0].container_id, used.channels.plugin(node)
-    [path] = cdi_files(used.channels, node)
+    [path] = used.channels.cdi_files(node)
     end(plugin)
     until(lambda: ready_again(used.channels, node, plugin), f"another plugin on {node}")
     assert used.read("first").status.container_statuses[0].container_id == before
-    assert cdi_files(used.channels, node) == [path]
+    assert used.channels.cdi_files(node) == [path]
     used.delete("first")
-    until(lambda: not cdi_files(used.channels, node), "the CDI file is gone")
+    until(lambda: not used.channels.cdi_files(node), "the CDI file is gone")
     used.pod("next", node, "train-channel")
     used.runs("next")
 
@@ -305,10 +303,8 @@ def ready_again(channels: Channels, node: str, before: Any) -> bool:
 
 
 def test_sockets_that_are_removed_are_back(used: Place, node: str) -> None:
-    paths = [
-        f"/var/lib/kubelet/plugins_registry/{DRIVER}-reg.sock",
-        f"/var/lib/kubelet/plugins/{DRIVER}/dra.sock",
-    ]
+    folder = "/var/lib/kubelet/plugins"
+    paths = [f"{folder}_registry/{DRIVER}-reg.sock", f"{folder}/{DRIVER}/dra.sock"]
     used.channels.on(node, "rm", *paths)
     used.delete("first")  # the kubelet tries until it reaches the plugin
     used.pod("next", node, "train-channel")
@@ -333,29 +329,40 @@ def test_a_new_version_of_the_daemonset_overlaps_with_the_old_one_and_pods_run_o
 def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undisturbed(
     used: Place, node: str, kill: bool
 ) -> None:
-    if not (command := os.environ.get(RESTART)):
-        pytest.skip(f"{RESTART} is not set: nobody here can restart a kubelet")
     channels = used.channels
-    before, files = used.read("first").status.container_statuses[0].container_id, cdi_files(channels, node)
+    before, files = used.read("first").status.container_statuses[0].container_id, channels.cdi_files(node)
     [slice_] = [one for one in channels.slices() if one["spec"]["nodeName"] == node]
-    component = f"kubelet-{node.rpartition('-')[2]}"
-    words = [word.replace("{component}", component) for word in shlex.split(command)]
-    subprocess.run([*words, *(["--kill"] if kill else [])], check=True, capture_output=True, timeout=120)
+    restart("kubelet", node, *(["--kill"] if kill else []))
     until(lambda: back(channels, node, slice_), f"the slice of {node}")
     assert used.read("first").status.container_statuses[0].container_id == before
-    assert cdi_files(channels, node) == files
+    assert channels.cdi_files(node) == files
     used.delete("first")
     used.pod("next", node, "train-channel")
     used.runs("next")
     assert used.sees("next") == SEEN
 
 
-def metrics(channels: Channels, node: str) -> str:
-    name = f"{channels.plugin(node).metadata.name}:8080"
-    path = channels.api.connect_get_namespaced_pod_proxy_with_path
-    with suppress(client.ApiException):
-        return str(path(name, channels.name, "metrics", _preload_content=False).data.decode())
-    return ""
+def test_a_containerd_that_starts_anew_under_its_kubelet_leaves_the_pod_and_its_channel_alone(
+    used: Place, node: str
+) -> None:
+    before, files = used.read("first").status.container_statuses[0].container_id, used.channels.cdi_files(node)
+    restart("containerd", node)
+    used.pod("without", node)
+    used.runs("without")
+    assert used.read("first").status.container_statuses[0].container_id == before
+    assert used.channels.cdi_files(node) == files
+    used.delete("first")
+    used.pod("next", node, "train-channel")
+    used.runs("next")
+
+
+def restart(component: str, node: str, *more: str) -> None:
+    """Have a component of ``node`` restarted by who can."""
+    if not (command := os.environ.get(RESTART)):
+        pytest.skip(f"{RESTART} is not set: nobody here can restart a {component}")
+    name = f"{component}-{node.rpartition('-')[2]}"
+    words = [word.replace("{component}", name) for word in shlex.split(command)]
+    subprocess.run([*words, *more], check=True, capture_output=True, timeout=120)
 
 
 def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(place: Place) -> None:
@@ -441,9 +448,3 @@ def test_nothing_was_written_but_what_is_the_drivers(used: Place) -> None:
         (controller, "events", ""),
         (controller, "leases", ""),
     }
-
-
-def test_the_class_is_the_one_that_workloads_know(channels: Channels) -> None:
-    found = channels.custom.list_cluster_custom_object(*RESOURCE, "deviceclasses")["items"]
-    assert CLASS in {one["metadata"]["name"] for one in found}
-    assert "compute-domain-daemon.nvidia.com" not in {one["metadata"]["name"] for one in found}
