@@ -442,6 +442,14 @@ def bench(session: nox.Session) -> None:
         how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-mnnvl"]
         install(session, "uv", "sync", *how, *ours, into=folder)
         measured = ["--server", str(folder / "bin" / "preflight-mnnvl")]
+    if session.posargs[:1] == ["compute-domain"]:
+        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-computedomain"
+        ours = [
+            f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-computedomain")
+        ]
+        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-computedomain"]
+        install(session, "uv", "sync", *how, "--extra", "plugin", *ours, into=folder)
+        measured = ["--programs", str(folder / "bin")]
     if session.posargs[:1] == ["checks"]:
         # As their images have them: what lies beside a program is looked through when it imports.
         components = Path(session.virtualenv.location).parent / "bench-components"

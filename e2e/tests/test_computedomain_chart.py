@@ -152,3 +152,27 @@ def test_the_chart_has_the_packages_version() -> None:
     chart = yaml.safe_load((COMPUTEDOMAIN / "Chart.yaml").read_text())
     text = (CHARTS.parent / "packages/preflight-computedomain/pyproject.toml").read_text()
     assert f'version = "{chart["appVersion"]}"' in text
+
+
+def detection(**values: Any) -> dict[str, Any]:
+    """What the injector is told of networks, beside a chart of ComputeDomains with ``values``."""
+    own = {"featureGates": ON, **values}
+    objects = render(UMBRELLA, {"preflight-injector": {"enabled": True}, "preflight-computedomain": own})
+    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")["data"].values()
+    found: dict[str, Any] = yaml.safe_load(text)["networkDetection"]
+    return found
+
+
+def test_while_it_is_on_the_injector_takes_its_channel_for_a_network_device() -> None:
+    assert detection(enabled=True)["deviceClasses"] == [CHANNEL]
+    assert detection(enabled=False)["deviceClasses"] == []
+    assert detection(enabled=True)["resourceNames"] == detection(enabled=False)["resourceNames"] != []
+
+
+def test_classes_that_the_injector_has_been_told_of_stay() -> None:
+    injector = {"enabled": True, "networkDetection": {"deviceClasses": ["rdma.example.com", CHANNEL]}}
+    objects = render(
+        UMBRELLA, {"preflight-injector": injector, "preflight-computedomain": {"enabled": True, "featureGates": ON}}
+    )
+    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")["data"].values()
+    assert yaml.safe_load(text)["networkDetection"]["deviceClasses"] == ["rdma.example.com", CHANNEL]

@@ -96,3 +96,15 @@ def test_a_death_with_an_xid_before_it_is_the_devices() -> None:
     assert (
         failures.died("rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus").kind == "device"
     )
+
+
+def test_a_host_whose_imex_daemon_is_dead_is_trouble_of_its_software_and_of_no_gpu() -> None:
+    error = (
+        "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.5\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n"
+        "MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel configuration "
+        "(/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue."
+    )
+    trouble = failures.by_output(error, "", before_ready=False)
+    assert (trouble.kind, trouble.code) == ("environment", "FABRIC_NOT_READY")
+    assert "IMEX channel" in trouble.text

@@ -121,7 +121,7 @@ class Node:
     cluster: Cluster = field(default_factory=Cluster)
     clique: Clique = field(default_factory=Clique)
     facts: NodeFacts = FACTS
-    times: Times = field(default_factory=lambda: Times(call=0.6, answer=5, first=0.01, longest=0.05))
+    times: Times = field(default_factory=lambda: Times(call=3, answer=30, first=0.01, longest=0.05))
     patience: float = 0.3
     step: Callable[[str], None] = lambda _: None
 

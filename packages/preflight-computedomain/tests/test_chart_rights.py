@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -282,3 +284,38 @@ async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user
         return await asyncio.to_thread(post)
 
     assert "set Single" in await until(warned)
+
+
+async def test_mode_all_is_denied_where_the_values_say_so(guarded: ApiServer, user: User) -> None:
+    values = {"enabled": True, "featureGates": {"HostManagedIMEX": True}, "fullnameOverride": "strict"}
+    strict = render(UMBRELLA, {"preflight-computedomain": {**values, "admission": {"allocationMode": "Deny"}}})
+    for item in strict:
+        if item["metadata"]["name"] == "strict-allocation-mode":
+            if item["kind"] == "ValidatingAdmissionPolicy":  # the other tests' namespaces are not of this release
+                mine = {"matchLabels": {"kubernetes.io/metadata.name": user.namespace}}
+                item["spec"]["matchConstraints"]["namespaceSelector"] = mine
+            guarded.call("POST", PATHS[item["kind"]], item)
+
+    async def denied() -> str:
+        try:
+            await user.create(f"try-{uuid.uuid4().hex[:8]}", mode="All")
+        except KubeError as error:
+            return str(error)
+        return ""
+
+    assert "set Single" in await until(denied)
+    await user.create("single", mode="Single")
+
+
+@pytest.mark.parametrize("account", [CONTROLLER, "default"])
+async def test_no_other_account_of_a_pod_writes_slices_at_all(
+    guarded: ApiServer, user: User, tmp_path: Path, account: str
+) -> None:
+    node = f"node-{uuid.uuid4().hex[:8]}"
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": node}})
+    if account == "default":
+        with suppress(urllib.error.HTTPError):
+            guarded.call("POST", PATHS["ServiceAccount"], {"metadata": {"name": account}})
+    async with Client(to(guarded, tmp_path, "o", token(guarded, account, node)), agent="t") as client:
+        with pytest.raises(KubeError, match="cannot create resource"):
+            await client.create("/apis/resource.k8s.io/v1/resourceslices", slices.body(node, "some-uid"))

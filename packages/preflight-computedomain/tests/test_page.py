@@ -73,6 +73,21 @@ async def test_a_lost_or_altered_cdi_file_is_made_again(node: Node) -> None:
     assert node.files() == good
 
 
+async def test_a_file_that_is_lost_while_the_kubelet_does_not_ask_is_made_again(node: Node) -> None:
+    page = node.page()
+    of = node.cluster.add(ref())
+    await page.prepare([of])
+    before = dict(node.files())
+    assert await page.mend() == ()
+    for change in (Path.unlink, lambda path: path.write_text("{}")):
+        change(node.cdi / cdi_file(of.uid))
+        assert await page.mend() == (of.uid,)
+        assert node.files() == before
+    await page.unprepare([of])
+    assert await page.mend() == ()
+    assert node.files() == {}
+
+
 async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
     page = node.page()
     await one(page)
@@ -191,6 +206,34 @@ async def test_an_api_server_that_comes_back_within_the_call_is_enough(node: Nod
     await until(lambda: len(node.cluster.asked) > 2)
     node.cluster.down = False
     assert await task == GIVEN
+
+
+async def test_an_api_server_whose_answers_are_late_is_waited_for(node: Node) -> None:
+    node.times = Times(call=20, answer=21, first=0.01, longest=0.05)
+    get, list_ = node.cluster.claim, node.cluster.domains
+
+    async def late(namespace: str, name: str) -> Any:
+        await asyncio.sleep(0.2)
+        return await get(namespace, name)
+
+    async def later(namespace: str) -> Any:
+        await asyncio.sleep(0.2)
+        return await list_(namespace)
+
+    node.cluster.claim, node.cluster.domains = late, later  # type: ignore[method-assign]
+    assert await one(node.page()) == GIVEN
+
+
+async def test_a_claim_that_vanishes_while_its_call_waits_has_its_answer(node: Node) -> None:
+    node.times = Times(call=20, answer=21, first=0.01, longest=0.05)
+    page = node.page()
+    await one(page)
+    waiting = asyncio.create_task(one(page, 2))
+    await until(lambda: "get team-a/claim-2" in node.cluster.asked)
+    del node.cluster.claims["team-a", "claim-2"]
+    await undo(page)
+    assert "the claim has been deleted" in (await waiting).error
+    assert (node.states(), node.files()) == ({}, {})
 
 
 async def test_a_lock_that_another_process_holds_is_named_and_blocks_nothing_else(node: Node) -> None:

@@ -113,6 +113,14 @@ async def test_every_claim_has_an_entry_also_an_empty_one(world: World, version:
     assert len(await world.kubelet.prepare([], version)) == 0
 
 
+async def test_a_call_without_claims_and_one_with_a_claim_twice_are_answered(world: World) -> None:
+    await world.kubelet.register()
+    assert not await world.kubelet.prepare([])
+    answer = await world.kubelet.prepare([ref(1), ref(1)])
+    assert {key: one.error for key, one in answer.items()} == {uid(1): ""}
+    assert not await world.kubelet.unprepare([])
+
+
 async def test_a_refusal_is_one_sentence_in_its_entry(world: World) -> None:
     await world.kubelet.register()
     world.node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))]))
@@ -222,6 +230,46 @@ async def test_a_plugin_that_stops_leaves_the_sockets_of_the_one_that_follows(wo
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
 
 
+async def test_while_two_plugins_overlap_the_kubelet_finds_the_newer_one_until_it_goes(world: World) -> None:
+    old, watching = world.serving, world.watching
+    await world.begin()
+    newer = world.serving
+    paths = (world.registry / f"{DRIVER}-reg.sock", world.node.folder / "dra.sock")
+    before = [path.stat().st_ino for path in paths]
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        await _restore()
+        looks += 1
+
+    _restore, old._restore = old._restore, look  # type: ignore[method-assign]
+    await until(lambda: looks >= 3)
+    assert [path.stat().st_ino for path in paths] == before
+    await world.kubelet.register()
+    assert (newer.registration.registered, old.registration.registered) == (True, False)
+    world.watching.cancel()
+    await newer.stop(0)
+    await until(lambda: all(path.is_socket() for path in paths))
+    await world.kubelet.register()
+    assert old.registration.registered
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+    watching.cancel()
+    await asyncio.wait([watching])
+    await old.stop(0)
+
+
+async def test_a_socket_that_nobody_serves_any_more_is_replaced(world: World) -> None:
+    path = world.registry / f"{DRIVER}-reg.sock"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    left = path.stat().st_ino
+    await until(lambda: path.is_socket() and path.stat().st_ino != left)
+    await world.kubelet.register()
+    assert world.serving.registration.registered
+
+
 async def test_a_refused_registration_is_logged_and_tried_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
     path = world.registry / f"{DRIVER}-reg.sock"
     first = path.stat().st_ino, path.stat().st_mtime_ns
@@ -290,3 +338,5 @@ async def test_calls_are_counted_from_the_start(world: World) -> None:
     await world.kubelet.register()
     await world.kubelet.prepare([ref(1)])
     assert total("NodePrepareResources") == 1
+    assert await world.serving.alive()
+    assert total("NodePrepareResources") == 1  # a probe is no call of the kubelet's

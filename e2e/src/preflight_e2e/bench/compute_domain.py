@@ -1,17 +1,16 @@
-"""How fast the real `compute-domain-controller` makes a thousand ComputeDomains ready and lets them go, on a real API server."""
+"""ComputeDomains in figures, with the real programs on a real API server: a thousand at once, and one node's claims; pods where there is a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import re
-import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,19 +20,39 @@ from typing import Any
 import yaml
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 
+from .bars import Bar, all_hold, at_most, below
+from .compute_domain_cluster import overhead
+from .compute_domain_plugin import PLUGIN, plugin, requests_of, rss_mb, until
+from .compute_domain_plugin import measured as measured_plugin
 from .load import BenchError
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "bars", "run"]
 
 PROGRAM, COMMAND = "compute-domain-controller", "preflight-computedomain"
 DOMAINS = "/apis/resource.nvidia.com/v1beta1/namespaces/default/computedomains"
 AT_ONCE = 16
 """Requests of the users that are under way at a time."""
 PATIENCE = 300.0
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata"}],
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, default=1000, metavar="N", help="ComputeDomains (%(default)s)")
+    parser.add_argument(
+        "--claims", type=int, default=200, metavar="N", help="claims, one after the other (%(default)s)"
+    )
+    parser.add_argument(
+        "--idle", type=float, default=60.0, metavar="SECONDS", help="for which nobody asks the plugin (%(default)s)"
+    )
+    parser.add_argument("--pods", type=int, default=20, metavar="N", help="with the claim, where KUBECONFIG is set")
+    parser.add_argument(
+        "--programs", type=Path, default=Path(sys.executable).parent, metavar="FOLDER", help="where the programs are"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run)
 
@@ -44,17 +63,51 @@ def run(args: argparse.Namespace) -> int:
         raise BenchError(
             f"{ASSETS} is not set: no real kube-apiserver; set it to the folder with etcd and kube-apiserver."
         )
-    if shutil.which(PROGRAM) is None or shutil.which(COMMAND) is None:
-        raise BenchError(f"{PROGRAM} is not installed here; run it by `nox -s bench -- compute-domain`.")
-    with tempfile.TemporaryDirectory() as name, ApiServer(Path(name), folder) as server:
-        printed = subprocess.run([COMMAND, "crd"], stdout=subprocess.PIPE, check=True).stdout
-        server.define(yaml.safe_load(printed))
-        with controller(server, Path(name)) as running:
-            figures = measured(server, running, args.number)
+    if missing := [name for name in (PROGRAM, COMMAND, PLUGIN) if not (args.programs / name).exists()]:
+        raise BenchError(f"{args.programs}: no {', '.join(missing)}; run this by `nox -s bench -- compute-domain`.")
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="cd-") as name:
+        home = Path(name)
+        (home / "policy.json").write_text(json.dumps(AUDIT))
+        log = home / "audit.log"
+        more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={log}"]
+        with ApiServer(home, folder, more=more) as server:
+            printed = subprocess.run([args.programs / COMMAND, "crd"], stdout=subprocess.PIPE, check=True).stdout
+            server.define(yaml.safe_load(printed))
+            with controller(server, home, str(args.programs / PROGRAM)) as running:
+                figures |= measured(server, running, args.number, log)
+            domain = server.call("POST", DOMAINS, _domain("claimed"))["metadata"]["uid"]
+            node = home / "node"
+            node.mkdir()
+            with plugin(server, node, str(args.programs / PLUGIN)) as served:
+                told = measured_plugin(server, served, domain, args.claims, args.idle, log)
+            figures["rss_mb"]["plugin"] = told.pop("rss_mb")
+            figures |= told
+    if kubeconfig := os.environ.get("KUBECONFIG"):
+        figures |= overhead(Path(kubeconfig), args.pods)
+    else:
+        print("start_overhead_median_ms is left out: KUBECONFIG is not set, and it needs real kubelets.")
     print(json.dumps({"compute_domain": figures}))
     if args.json:
         args.json.write_text(json.dumps({"compute_domain": figures}, indent=1) + "\n")
-    return 0
+    return 0 if all_hold(bars(figures)) else 1
+
+
+def bars(figures: dict[str, Any]) -> list[Bar]:
+    """What the figures are held against."""
+    most = {
+        "prepare_p50_ms": 20,
+        "prepare_p99_ms": 100,
+        "prepare_again_p50_ms": 3,
+        "unprepare_p50_ms": 10,
+        "start_overhead_median_ms": 150,
+        "thousand_ready_s": 20,
+        "thousand_gone_s": 20,
+        "slice_back_s": 2,
+    }
+    made = [below(name, figures[name], value) for name, value in most.items() if name in figures]
+    made += [at_most(f"requests for one {what}", each, 4) for what, each in figures["requests_per_object"].items()]
+    return [*made, below("the plugin's memory in MB", figures["rss_mb"]["plugin"], 60)]
 
 
 @dataclass
@@ -71,64 +124,60 @@ class Controller:
         except OSError:
             return ""
 
-    def requests(self) -> float:
-        """All that it has sent, but for watches and its lease's share, which the caller bounds."""
-        found = re.findall(r'compute_domain_requests_total\{verb="(\w+)"\} ([0-9.e+]+)', self.metrics())
-        return sum(float(count) for verb, count in found if verb in {"create", "patch", "delete"})
-
-    def rss_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return round(int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024, 1)
-
 
 @contextmanager
-def controller(server: ApiServer, folder: Path) -> Iterator[Controller]:
+def controller(server: ApiServer, folder: Path, program: str) -> Iterator[Controller]:
     port = free_port()
     environ = {
         **os.environ,
         "FEATURE_GATES": "HostManagedIMEX=true",
         "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig")),
     }
-    words = [PROGRAM, "--namespace", "default", "--port", str(port)]
+    words = [program, "--namespace", "default", "--port", str(port)]
     with (folder / "controller.log").open("wb") as log:
         process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
     running = Controller(process, port)
     try:
-        _until(lambda: "compute_domain_leader 1.0" in running.metrics(), "the controller leads")
+        until(lambda: "compute_domain_leader 1.0" in running.metrics(), "the controller leads", PATIENCE)
         yield running
     finally:
         process.terminate()
         process.wait(timeout=60)
 
 
-def measured(server: ApiServer, running: Controller, number: int) -> dict[str, Any]:
+def measured(server: ApiServer, running: Controller, number: int, log: Path) -> dict[str, Any]:
     names = [f"train-{i:05}" for i in range(number)]
-    before = running.requests()
+    before = _requests(log)
     began = time.monotonic()
     with ThreadPoolExecutor(AT_ONCE) as users:
         list(users.map(lambda name: server.call("POST", DOMAINS, _domain(name)), names))
         asked = time.monotonic() - began
-        _until(lambda: _ready(server) == number, "all are Ready")
-        ready, created = time.monotonic() - began, running.requests() - before
-        rss = running.rss_mb()
+        until(lambda: _ready(server) == number, "all are Ready", PATIENCE, 0.2)
+        ready, created = time.monotonic() - began, _requests(log) - before
+        rss = rss_mb(running.process)
         began = time.monotonic()
         list(users.map(lambda name: server.call("DELETE", f"{DOMAINS}/{name}"), names))
-        _until(lambda: not server.call("GET", f"{DOMAINS}?limit=1")["items"], "all are gone")
-    gone, deleted = time.monotonic() - began, running.requests() - before - created
-    figures = {
+        until(lambda: not server.call("GET", f"{DOMAINS}?limit=1")["items"], "all are gone", PATIENCE, 0.2)
+    gone, deleted = time.monotonic() - began, _requests(log) - before - created
+    print(
+        f"{number} ComputeDomains: asked for in {asked:.1f} s, Ready after {ready:.1f} s, gone after {gone:.1f} s; "
+        f"{created / number:.2f} and {deleted / number:.2f} requests each; {rss} MB",
+        flush=True,
+    )
+    return {
         "number": number,
         "asked_s": round(asked, 2),
         "thousand_ready_s": round(ready, 2),
         "thousand_gone_s": round(gone, 2),
-        "writes_per_object": {"created": round(created / number, 2), "deleted": round(deleted / number, 2)},
+        "requests_per_object": {"created": round(created / number, 2), "deleted": round(deleted / number, 2)},
         "rss_mb": {"controller": rss},
     }
-    print(
-        f"{number} ComputeDomains: asked for in {asked:.1f} s, Ready after {ready:.1f} s, gone after {gone:.1f} s; {created / number:.2f} and "
-        f"{deleted / number:.2f} writes each; {rss} MB",
-        flush=True,
-    )
-    return figures
+
+
+def _requests(log: Path) -> int:
+    """All that the controller has asked about single objects, by the audit log: not its mirrors' lists and watches, nor its Lease."""
+    asked = requests_of(log, PROGRAM)
+    return sum(one["verb"] not in {"list", "watch"} and one["objectRef"]["resource"] != "leases" for one in asked)
 
 
 def _domain(name: str) -> dict[str, Any]:
@@ -140,11 +189,3 @@ def _domain(name: str) -> dict[str, Any]:
 def _ready(server: ApiServer) -> int:
     found = server.call("GET", DOMAINS)["items"]
     return sum(one.get("status", {}).get("status") == "Ready" for one in found)
-
-
-def _until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > end:
-            raise BenchError(f"after {PATIENCE:.0f} s it does not hold that {what}; its log says why.")
-        time.sleep(0.2)

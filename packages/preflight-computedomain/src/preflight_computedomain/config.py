@@ -28,6 +28,7 @@ OWN: Final = frozenset(
             "cdiRoot",
             "controller",
             "crd",
+            "exports",
             "fullnameOverride",
             "image",
         ),

@@ -37,6 +37,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $discovery := $own.gangDiscovery | default dict -}}
 {{- $_ := set $own "gangDiscovery" (set $discovery "sources" (concat ($discovery.sources | default list) .)) -}}
 {{- end -}}
+{{- with .networkDeviceClasses -}}
+{{- $network := $own.networkDetection | default dict -}}
+{{- $_ := set $own "networkDetection" (set $network "deviceClasses" (concat ($network.deviceClasses | default list) . | uniq)) -}}
+{{- end -}}
 {{- with .instanceTypeLabel }}{{ $_ := set $own "ncclTopology" (set ($own.ncclTopology | default dict) "instanceTypeLabel" .) }}{{ end -}}
 {{- end -}}
 {{- include "preflight-injector.chooseChecks" (dict "root" . "into" $own) -}}
@@ -74,7 +78,7 @@ check null is a word of its own and stays.
 
 {{/* Whether the webhook has to ask the API server for the claims of pods: where any device class matters. */}}
 {{- define "preflight-injector.asksForClaims" -}}
-{{- if or (.Values.gpuDetection).deviceClasses (.Values.networkDetection).deviceClasses (dig "mirrorClaims" (list "by default") .Values.AsMap) -}}yes{{- end -}}
+{{- if or (.Values.gpuDetection).deviceClasses (.Values.networkDetection).deviceClasses ((.Values.global).preflight).networkDeviceClasses (dig "mirrorClaims" (list "by default") .Values.AsMap) -}}yes{{- end -}}
 {{- end }}
 
 {{/* Whether it has to ask it for anything. */}}

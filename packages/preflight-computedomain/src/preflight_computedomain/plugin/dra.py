@@ -43,6 +43,8 @@ def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
     """What the plugin's socket serves."""
 
     async def prepare(request: NodePrepareResourcesRequest) -> NodePrepareResourcesResponse:
+        if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
+            return NodePrepareResourcesResponse()
         found = await _measured(metrics, PREPARE, lambda: page.prepare(map(_ref, request.claims)))
         return NodePrepareResourcesResponse(claims={uid: _prepared(one) for uid, one in found.items()})
 

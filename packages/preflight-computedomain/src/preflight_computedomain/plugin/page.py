@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from ..names import DEVICE, DRIVER, cdi_id, one_line
 from ..objects import ResourceClaim
-from .checkpoint import STARTED, Corrupt, Entry
+from .checkpoint import COMPLETED, STARTED, Corrupt, Entry
 from .claims import Ref, Refusal, Request, read, unusable
 from .decide import IN_USE, Done, Prepare, decide, in_use, known
 from .flights import Ended, Flight, Flights, Late
@@ -74,6 +75,12 @@ class Times:
 
 
 Result = Answer | Refusal
+_UNANSWERED: Final = Refusal(
+    "api-server", "the API server has not answered in time; is it reachable from this node?", False
+)
+_SLOW: Final = Refusal(
+    "disk", "the node's disk has not answered in time; look at its health, and at the node's load", False
+)
 
 
 class Page:
@@ -132,19 +139,36 @@ class Page:
         self._metrics.stale_claims.set(len(stale))
         return tuple(stale)
 
+    async def mend(self) -> tuple[str, ...]:
+        """Make the CDI files of prepared claims again that are missing or differ; their uids.
+
+        A container that starts anew needs its file, and the kubelet does not ask again while it runs. Raises LockHeld, OSError and
+        :class:`Corrupt`.
+        """
+        entries = await asyncio.to_thread(self._store.entries)
+        prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
+        lost = tuple([uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)])
+        if lost:
+            async with self._lock.held():
+                for uid in lost:
+                    await _whole(partial(self._store.restore, uid))
+        return lost
+
     # --- one claim
 
     async def _prepare_one(self, ref: Ref) -> Answer:
         if (bad := unusable(ref)) is not None:
             return self._told(ref, bad)
         return await self._fly(
-            ref, lambda flight: self._retried(flight, lambda last: self._attempt(ref, flight, last)), True
+            ref, lambda flight: self._retried(flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED), True
         )
 
     async def _unprepare_one(self, ref: Ref) -> Answer:
         if unusable(ref) is not None:
             return Answer()  # such a claim has never been prepared
-        return await self._fly(ref, lambda flight: self._retried(flight, lambda _: self._undo(ref, flight)), False)
+        return await self._fly(
+            ref, lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW), False
+        )
 
     async def _attempt(self, ref: Ref, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
@@ -190,12 +214,16 @@ class Page:
         self._count()
         return Answer()
 
-    async def _retried(self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]]) -> Result:
-        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then the last cause."""
+    async def _retried(
+        self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
+    ) -> Result:
+        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then the last cause.
+
+        ``last``: the cause where not even the first attempt has ended.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._times.call
         pause = self._times.first
-        last = Refusal("api-server", "the API server has not answered in time; is it reachable from this node?", False)
         while True:
             try:
                 async with flight.limited(end):

@@ -36,8 +36,12 @@ __all__ = ["PROGRAM", "Folders", "run"]
 PROGRAM: Final = "compute-domain-kubelet-plugin"
 EVERY: Final = 600.0
 """Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes do not ask together."""
+LOOK: Final = 5.0
+"""Seconds between two looks at the CDI files of prepared claims."""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
+ANSWER: Final = 15.0
+"""Seconds that the API server has for one answer: of the two questions of a claim, both may be late."""
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +81,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
     )
     folders = Folders.of(start.environ)
     metrics = Metrics(facts.node)
-    async with Client(start.target, agent=PROGRAM, timeout=10.0) as client:
+    async with Client(start.target, agent=PROGRAM, timeout=ANSWER) as client:
         page = Page(
             facts.node,
             ApiServer(client),
@@ -96,6 +100,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
                 group.start_soon(_stop_on_signal, group.cancel_scope)
                 group.start_soon(serving.watch)
                 group.start_soon(publisher.run)
+                group.start_soon(_mend, page)
                 group.start_soon(_now_and_then, clique.refreshed)
                 group.start_soon(_now_and_then, lambda: _sweep(page))
         finally:
@@ -156,6 +161,21 @@ async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
     while True:
         await anyio.sleep(EVERY * random.uniform(0.8, 1.2))  # noqa: S311 - spread, not a secret
         await what()
+
+
+async def _mend(page: Page) -> None:
+    while True:
+        await anyio.sleep(LOOK)
+        try:
+            mended = await page.mend()
+        except (LockHeld, OSError, Corrupt) as error:
+            log.warning("CDI files could not be looked after", extra={"about": {"error": str(error)}})
+            continue
+        for uid in mended:
+            log.warning(
+                "the CDI file of a prepared claim was missing or altered, and is made again",
+                extra={"about": {"uid": uid}},
+            )
 
 
 async def _sweep(page: Page) -> None:

@@ -5,9 +5,11 @@ Handlers take and return bytes; the messages are betterproto2's. An unknown serv
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,8 @@ __all__ = ["Method", "Socket", "unary"]
 
 Method = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[bytes]]
 _log = logging.getLogger(__name__)
+_CONNECT: Final = 1.0
+"""Seconds; a socket of this machine that is served takes a connection at once."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 * 1024 * 1024))
 
 
@@ -76,14 +80,29 @@ class Socket:
         return self._made is not None and self._identity() == self._made
 
     async def restored(self) -> bool:
-        """Make the socket again where its file has gone or is another one; whether that was so. Calls that run are finished."""
-        if self.there():
+        """Make the socket again where its file has gone, or nobody answers behind it; whether that was so. Calls that run are finished.
+
+        One that another process serves is left to it: while the DaemonSet is updated two plugins run on a node, and the kubelet
+        would otherwise learn of one and the other in turn, or of the new one never.
+        """
+        if self.there() or await self._served():
             return False
         _log.warning("%s has been removed or replaced, and is made again", self.path)
         old, self._server = self._server, None
         await self.start()
         if old is not None:
             await old.stop(45.0)
+        return True
+
+    async def _served(self) -> bool:
+        try:
+            async with asyncio.timeout(_CONNECT):
+                _, writer = await asyncio.open_unix_connection(self.path)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
         return True
 
     def _identity(self) -> tuple[int, int] | None:

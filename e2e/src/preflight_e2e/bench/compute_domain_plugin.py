@@ -1,0 +1,180 @@
+"""What the real `compute-domain-kubelet-plugin` takes for a claim, beside a real API server; NVML is the one in C of ``fakes/nvml``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from preflight_testing.apiserver import ApiServer, free_port
+
+from ..channels import DRIVER, GPU, config
+from ..images import ROOT, ImageError, build_nvml
+from .load import BenchError
+
+__all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of", "rss_mb", "until"]
+
+PLUGIN, NODE = "compute-domain-kubelet-plugin", "bench-node"
+SLICE = f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+PATIENCE = 120.0
+
+
+@dataclass
+class Plugin:
+    """A plugin that serves, and the kubelet's way to it."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def __post_init__(self) -> None:
+        out = [f"--python_out={self.folder}", f"--grpc_python_out={self.folder}"]
+        protos = ("dra.proto", "pluginregistration.proto")
+        where = f"-I{ROOT / 'e2e/fakes/node'}"
+        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", where, *out, *protos], check=True)
+        sys.path.insert(0, str(self.folder))
+        self.dra, self._stubs = importlib.import_module("dra_pb2"), importlib.import_module("dra_pb2_grpc")
+        registration, stubs = (importlib.import_module(f"pluginregistration_pb2{end}") for end in ("", "_grpc"))
+        socket = self.folder / "registry" / f"{DRIVER}-reg.sock"
+        until(socket.is_socket, "the plugin's socket of registration")
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            stub = stubs.RegistrationStub(channel)
+            self._endpoint = stub.GetInfo(registration.InfoRequest(), timeout=20).endpoint
+            stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=20)
+
+    @contextmanager
+    def connected(self) -> Iterator[Callable[[str, dict[str, str]], float]]:
+        """Calls ``method`` for a claim, and says how many milliseconds it took. Raises BenchError where the plugin refuses."""
+        with grpc.insecure_channel(f"unix:{self._endpoint}") as channel:
+            stub = self._stubs.DRAPluginStub(channel)
+
+            def call(method: str, claim: dict[str, str]) -> float:
+                request = getattr(self.dra, f"{method}Request")(claims=[self.dra.Claim(**claim)])
+                began = time.perf_counter()
+                answer = getattr(stub, method)(request, timeout=45)
+                took = (time.perf_counter() - began) * 1000
+                if error := answer.claims[claim["uid"]].error:
+                    raise BenchError(f"{method}: {error}")
+                return took
+
+            yield call
+
+
+@contextmanager
+def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
+    """A node of files, and its plugin."""
+    server.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+    root = folder / "driver" / "lib64"
+    for path in (root, folder / "registry", folder / "plugins", folder / "cdi"):
+        path.mkdir(parents=True)
+    try:
+        build_nvml(ROOT / "e2e/fakes/nvml/nvml.c", root / "libnvidia-ml.so.1")
+    except ImageError as error:
+        raise BenchError(str(error)) from None
+    (root / "driver.json").write_text(json.dumps({"driver_version": "570.158.01", "gpus": [GPU]}))
+    (folder / "devices").write_text("Character devices:\n235 nvidia-caps-imex-channels\n")
+    environ = {
+        **os.environ,
+        "FEATURE_GATES": "HostManagedIMEX=true",
+        "KUBECONFIG": str(server.kubeconfig(folder / "plugin.kubeconfig")),
+        "NODE_NAME": NODE,
+        "NVIDIA_DRIVER_ROOT": str(folder / "driver"),
+        "ALT_PROC_DEVICES_PATH": str(folder / "devices"),
+        "KUBELET_REGISTRAR_DIRECTORY_PATH": str(folder / "registry"),
+        "KUBELET_PLUGINS_DIRECTORY_PATH": str(folder / "plugins"),
+        "CDI_ROOT": str(folder / "cdi"),
+    }
+    with (folder / "plugin.log").open("wb") as log:
+        process = subprocess.Popen([program, "--port", str(free_port())], env=environ, stdout=log, stderr=log)
+    try:
+        yield Plugin(process, folder)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def measured(server: ApiServer, running: Plugin, domain: str, number: int, idle: float, log: Path) -> dict[str, Any]:
+    """``domain``: the uid of a ComputeDomain in namespace default. ``idle``: seconds for which nobody asks."""
+    claims = [_claim(server, f"claim-{i:04}", domain) for i in range(number)]
+    first, again, undone = [], [], []
+    with running.connected() as call:
+        for claim in claims:
+            first.append(call("NodePrepareResources", claim))
+            again += [call("NodePrepareResources", claim) for _ in range(3)]
+            undone.append(call("NodeUnprepareResources", claim))
+    back = [_back(server) for _ in range(5)]
+    before = len(requests_of(log, PLUGIN))
+    time.sleep(idle)
+    asked = len(requests_of(log, PLUGIN)) - before
+    return {
+        "claims": number,
+        "prepare_p50_ms": round(statistics.median(first), 2),
+        "prepare_p99_ms": round(statistics.quantiles(first, n=100)[98], 2),
+        "prepare_again_p50_ms": round(statistics.median(again), 2),
+        "unprepare_p50_ms": round(statistics.median(undone), 2),
+        "slice_back_s": round(statistics.median(back), 3),
+        "idle_s": idle,
+        "idle_requests_per_min": round(asked * 60 / idle, 2),
+        "rss_mb": rss_mb(running.process),
+    }
+
+
+def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
+    """A claim that is allocated on the node."""
+    opaque = {"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": config(domain)}}
+    request = {"name": "channel", "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request], "config": [opaque]}},
+    }
+    made = server.call("POST", CLAIMS, body)
+    result = {"request": "channel", "driver": DRIVER, "pool": NODE, "device": "channel-0"}
+    made["status"] = {"allocation": {"devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}}}
+    server.call("PUT", f"{CLAIMS}/{name}/status", made)
+    return {"namespace": "default", "name": name, "uid": made["metadata"]["uid"]}
+
+
+def _back(server: ApiServer) -> float:
+    """Seconds from the removal of the node's slice, as a kubelet does it that starts, until there is another."""
+    before = server.call("GET", SLICE)["metadata"]["uid"]
+    began = time.monotonic()
+    server.call("DELETE", SLICE)
+
+    def back() -> bool:
+        found = server.call("GET", SLICE.rpartition("/")[0])["items"]
+        return any(one["metadata"]["uid"] != before for one in found)
+
+    until(back, "the slice is back", pause=0.005)
+    return time.monotonic() - began
+
+
+def requests_of(log: Path, agent: str) -> list[dict[str, Any]]:
+    """What a program has asked of the API server, by its audit log."""
+    events = (json.loads(line) for line in log.read_text().splitlines() if agent in line)
+    return [one for one in events if one.get("userAgent", "").startswith(agent)]
+
+
+def rss_mb(process: subprocess.Popen[bytes]) -> float:
+    [line] = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = PATIENCE, pause: float = 0.1) -> None:
+    """Raises BenchError where it takes longer."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise BenchError(f"after {seconds:.0f} s it does not hold that {what}; its log says why.")
+        time.sleep(pause)

@@ -1,0 +1,76 @@
+"""Checkpoints as files: of both versions, of later and earlier drivers, and broken ones. Each was made with a checksum of its own making."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from claimed import Node, claim, ref, uid
+from preflight_computedomain.names import cdi_file
+from preflight_computedomain.plugin.cdi import document
+from preflight_computedomain.plugin.checkpoint import ABORTED, COMPLETED, decode
+from preflight_computedomain.plugin.page import Answer
+from preflight_computedomain.plugin.store import CHECKPOINT
+
+GOLDEN = Path(__file__).parent / "golden"
+READ = ("v1", "v2", "both", "unknown-field", "without-boot")
+BROKEN = ("wrong-digit", "cut", "empty")
+
+
+def started(folder: Path, name: str) -> Node:
+    """A node whose plugin has started on the file ``name``."""
+    node = Node(folder)
+    (node.folder / CHECKPOINT).write_bytes((GOLDEN / f"{name}.json").read_bytes())
+    node.store().start()
+    return node
+
+
+def test_every_file_is_tried_here() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == {*READ, *BROKEN, "aborted", "other-boot"}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_prepared_claim_is_taken_over_with_its_file(tmp_path: Path, name: str) -> None:
+    node = started(tmp_path, name)
+    assert node.states() == {uid(1): COMPLETED}
+    assert node.files() == {cdi_file(uid(1)): document(uid(1), node.facts.major)}
+    assert list(node.folder.glob(f"{CHECKPOINT}.corrupt-*")) == []
+    assert decode((node.folder / CHECKPOINT).read_bytes()).boot == "boot-1"
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.anyio
+async def test_a_claim_that_another_driver_has_prepared_is_answered_with_its_devices_and_can_be_undone(
+    tmp_path: Path, name: str
+) -> None:
+    node = started(tmp_path, name)
+    page = node.page()
+    given = (await page.prepare([ref()]))[uid(1)]
+    device = f"k8s.compute-domain.nvidia.com/claim={uid(1)}-channel-0"
+    assert given == Answer(("channel",), "node-1", "channel-0", (device,))
+    assert node.cluster.asked == []
+    await page.unprepare([ref()])
+    assert (node.states(), node.files()) == ({}, {})
+
+
+@pytest.mark.anyio
+async def test_an_aborted_claim_of_long_ago_is_prepared_as_if_nothing_had_been(tmp_path: Path) -> None:
+    node = started(tmp_path, "aborted")
+    assert node.states() == {uid(1): ABORTED}
+    node.cluster.add(ref(), claim(ref()))
+    assert (await node.page().prepare([ref()]))[uid(1)].error == ""
+    assert node.states() == {uid(1): COMPLETED}
+
+
+def test_claims_of_another_boot_are_dropped(tmp_path: Path) -> None:
+    node = started(tmp_path, "other-boot")
+    assert (node.states(), node.files()) == ({}, {})
+    assert list(node.folder.glob(f"{CHECKPOINT}.corrupt-*")) == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_one_is_kept_aside_and_the_node_has_a_driver(tmp_path: Path, name: str) -> None:
+    node = started(tmp_path, name)
+    [aside] = node.folder.glob(f"{CHECKPOINT}.corrupt-*")
+    assert aside.read_bytes() == (GOLDEN / f"{name}.json").read_bytes()
+    assert (node.states(), node.files()) == ({}, {})
