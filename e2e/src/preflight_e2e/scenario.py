@@ -17,7 +17,18 @@ from .fault import Fault
 from .mistake import Mistake
 from .proof import Proof
 
-__all__ = ["Event", "Pod", "Scenario", "Step", "json_schema", "load", "load_all", "load_faults", "load_mistakes", "load_proofs"]
+__all__ = [
+    "Event",
+    "Pod",
+    "Scenario",
+    "Step",
+    "json_schema",
+    "load",
+    "load_all",
+    "load_faults",
+    "load_mistakes",
+    "load_proofs",
+]
 
 R = TypeVar("R", "Scenario", Fault, Mistake, Proof)
 
