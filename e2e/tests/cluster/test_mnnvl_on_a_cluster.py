@@ -221,13 +221,15 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
     body["metadata"] = {"name": f"{NAME}-0-another", "labels": clique["metadata"]["labels"]}
     results = []
     for name in ("a-first", "z-last"):
-        placed = f"{name}-{own}"
-        copy = {**there, "metadata": {"name": placed}}
-        hooks.create_mutating_webhook_configuration(copy)
+        placed, entry = f"{name}-{own}", f"{name}.mnnvl.nvsentinel.nvidia.com"
+        [webhook] = there["webhooks"]
+        hooks.create_mutating_webhook_configuration(
+            {**there, "metadata": {"name": placed}, "webhooks": [{**webhook, "name": entry}]}
+        )
         try:
             if name == "a-first":
                 hooks.delete_mutating_webhook_configuration(own)
-            until(lambda: injected(place, body), f"{placed} is called")
+            until(partial(refused_by, place, entry), f"{placed} is called, and no other")
             made = place.custom.create_namespaced_custom_object(*cliques, body, dry_run="All")
             pod = {
                 "metadata": {"name": "probe", "labels": clique["metadata"]["labels"]},
@@ -239,6 +241,7 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
         finally:
             hooks.delete_mutating_webhook_configuration(placed)
     hooks.create_mutating_webhook_configuration({**there, "metadata": {"name": own}})
+    until(partial(refused_by, place, webhook["name"]), "the webhook is called as before")
     for result in results:
         for container in (*result["containers"], *result["initContainers"]):
             container["volumeMounts"] = [
@@ -248,13 +251,22 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
     assert [one["resources"]["claims"] for one in results[0]["initContainers"]] == [[{"name": "mnnvl"}]]
 
 
-def injected(place: Place, body: dict[str, Any]) -> bool:
+def refused_by(place: Place, webhook: str) -> bool:
+    """Whether it is this entry that refuses a PodClique of a wrong scope."""
+    notes = {"grove.io/mnnvl-enabled": "true", "grove.io/mnnvl-scope": "pod"}
+    container = {"name": "a", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    wrong = {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodClique",
+        "metadata": {"name": "probe", "annotations": notes},
+        "spec": {"roleName": "w", "replicas": 1, "podSpec": {"containers": [container]}},
+    }
     at = ("grove.io", "v1alpha1", place.namespace, "podcliques")
     try:
-        made = place.custom.create_namespaced_custom_object(*at, body, dry_run="All")
-    except client.ApiException:
-        return False
-    return "resourceClaims" in made["spec"]["podSpec"]
+        place.custom.create_namespaced_custom_object(*at, wrong, dry_run="All")
+    except client.ApiException as error:
+        return f'webhook \\"{webhook}\\"' in (error.body or "")
+    return False
 
 
 def test_what_is_scaled_has_exactly_its_domains_and_a_set_that_is_deleted_leaves_nothing(place: Place) -> None:

@@ -74,7 +74,7 @@ async def registered(
                 await space.client.create(path, body)
                 made.append(f"{path}/{body['metadata']['name']}")
             try:
-                await _in_force(space)
+                await _in_force(space, metrics)
                 yield Registered(webhook, metrics, client, url, trusted)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -101,23 +101,28 @@ def _configuration(kind: str, plural: str, path: str, operations: list[str], con
     return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}
 
 
-async def _in_force(space: Space) -> None:
-    """An API server takes a moment to follow a configuration: wait until both answer."""
-    odd = {"grove.io/mnnvl-enabled": "true", "grove.io/mnnvl-scope": "pod"}
+async def _in_force(space: Space, metrics: Metrics) -> None:
+    """An API server takes a moment to follow a configuration: wait until both are called."""
+    pod = {"containers": [{"name": "a", "image": "x"}]}
     set_ = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodCliqueSet",
-        "metadata": {"name": "probe", "annotations": odd},
+        "metadata": {"name": "probe"},
+        "spec": {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}},
     }
-    resources = {"limits": {"nvidia.com/gpu": 1}}
-    pod = {"containers": [{"name": "a", "image": "x", "resources": resources}]}
-    spec = {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}}
     clique = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodClique",
-        "metadata": {"name": "probe", "annotations": odd},
+        "metadata": {"name": "probe"},
         "spec": {"podSpec": pod},
     }
-    for plural, body in (("podcliquesets", {**set_, "spec": spec}), ("podcliques", clique)):
-        while "mnnvl" not in (await space.dry_run(plural, body)).get("message", ""):
+    for plural, body in (("podcliquesets", set_), ("podcliques", clique)):
+        while not _counted(metrics, str(body["kind"])):
+            await space.dry_run(plural, body)
             await anyio.sleep(0.05)
+
+
+def _counted(metrics: Metrics, kind: str) -> float:
+    return sum(
+        one.value for found in metrics.admissions.collect() for one in found.samples if one.labels["kind"] == kind
+    )

@@ -95,7 +95,7 @@ async def test_fuzzed_reviews_are_answered_and_no_error_says_nothing(
     config: Config, number: int, server: ApiServer, tmp_path: Path
 ) -> None:
     """In mode `literal` fewer, as many of them make objects."""
-    chance = random.Random(20261122)  # noqa: S311
+    chance = random.Random(20261122)
     statuses: dict[int, int] = {}
     told: list[str] = []
     async with (

@@ -93,7 +93,7 @@ class Lookups:
                     return there.metadata.labels or {}
         except (KubeError, TimeoutError) as error:
             name = shown(body["metadata"]["name"])
-            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)})") from error
+            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again") from error
         return None
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
