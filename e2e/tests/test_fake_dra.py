@@ -8,8 +8,9 @@ import importlib
 import json
 import subprocess
 import sys
+import tempfile
 import urllib.error
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from email.message import Message
 from pathlib import Path
@@ -25,7 +26,7 @@ FOLDER = ROOT / "e2e/fakes/node"
 PROTOS = ("dra.proto", "pluginregistration.proto")
 MINE = uuids("node-a")
 SLICE = "/apis/resource.k8s.io/v1/resourceslices/node-a-gpu.nvidia.com"
-GPU, NIC = "gpu.nvidia.com", "rdma.nvidia.com"
+GPU, NIC, CHANNEL = "gpu.nvidia.com", "rdma.nvidia.com", "compute-domain.nvidia.com"
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +64,19 @@ class Api:
     def found(self, path: str) -> dict[str, Any] | None:
         return self.call("GET", path) if path in self.objects else None
 
-    def allocate(self, name: str, *devices: str, driver: str = GPU, admin: bool = False, uid: str = "") -> Any:
-        """A claim as the scheduler leaves it: what a kubelet names of it."""
+    def allocate(
+        self, name: str, *devices: str, driver: str = GPU, admin: bool = False, uid: str = "", domain: str = ""
+    ) -> Any:
+        """A claim as the scheduler leaves it: what a kubelet names of it. ``domain``: what it has the driver know."""
         results = [
             {"request": "r", "driver": driver, "pool": "node-a", "device": device, "adminAccess": admin}
             for device in devices
         ]
         uid = uid or f"uid-{name}"
+        told = {"source": "FromClaim", "opaque": {"driver": driver, "parameters": {"domainID": domain}}}
         self.objects[f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{name}"] = {
             "metadata": {"uid": uid},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {"allocation": {"devices": {"results": results, "config": [told] if domain else []}}},
         }
         return SimpleNamespace(namespace="ml", uid=uid, name=name)
 
@@ -111,6 +115,7 @@ class Bench:
         try:
             socket = self.registry / f"{driver}-reg.sock"
             while not socket.exists():
+                assert not task.done(), task.exception()
                 await asyncio.sleep(0.01)
             async with grpc.aio.insecure_channel(f"unix://{socket}") as channel:
                 registrar = self.registration_grpc.RegistrationStub(channel)
@@ -155,8 +160,9 @@ class Kubelet:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, stubs: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    return Bench(tmp_path, stubs, monkeypatch)
+def bench(stubs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket has 107 characters at most
+        yield Bench(Path(short), stubs, monkeypatch)
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -279,5 +285,49 @@ def test_each_driver_prepares_only_its_own_devices(bench: Bench) -> None:
             assert given.device_name == "nic-0"
         [only] = bench.prepared_for(claim, NIC)
         assert only["containerEdits"]["env"] == ["FAKE_NIC_0=node-a-nic-0"]
+
+    run(story())
+
+
+def test_a_nodes_channel_is_one_claims_and_says_its_domain(bench: Bench) -> None:
+    bench.facts(channels=1)
+    first = bench.api.allocate("first", "channel-0", driver=CHANNEL, domain="d-1")
+    second = bench.api.allocate("second", "channel-0", driver=CHANNEL, domain="d-2")
+    nameless = bench.api.allocate("nameless", "channel-0", driver=CHANNEL)
+
+    async def story() -> None:
+        async with bench.kubelet(driver=CHANNEL) as kubelet:
+            assert "names no ComputeDomain" in (await kubelet.prepare(nameless)).error
+            assert (await kubelet.prepare(first)).error == ""
+            [given] = bench.prepared_for(first, CHANNEL)
+            assert given["containerEdits"]["env"] == ["FAKE_IMEX_CHANNEL=0", "FAKE_IMEX_DOMAIN=d-1"]
+            assert "channel-0 is another claim's" in (await kubelet.prepare(second)).error
+            await kubelet.unprepare(first)
+            assert (await kubelet.prepare(second)).error == ""
+
+    run(story())
+
+
+def test_the_driver_of_channels_is_there_only_while_its_node_has_one(bench: Bench) -> None:
+    async def story() -> None:
+        task = asyncio.create_task(bench.drivers()[CHANNEL].run())
+        socket, slice_ = bench.registry / f"{CHANNEL}-reg.sock", SLICE.replace(GPU, CHANNEL)
+        try:
+            bench.facts(channels=1)
+            while not socket.exists() or slice_ not in bench.api.objects:
+                assert not task.done(), task.exception()
+                await asyncio.sleep(0.01)
+            [device] = bench.api.objects[slice_]["spec"]["devices"]
+            wanted = {"type": {"string": "channel"}, "id": {"int": 0}}
+            assert device == {"name": "channel-0", "attributes": wanted}
+            bench.facts()
+            await bench.drivers()[CHANNEL].publish()
+            while socket.exists():
+                assert not task.done(), task.exception()
+                await asyncio.sleep(0.01)
+            assert slice_ not in bench.api.objects
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     run(story())

@@ -1,4 +1,4 @@
-"""The DRA drivers: GPUs and network devices that pods get by ResourceClaims instead of counting.
+"""The DRA drivers: GPUs, network devices and channels between nodes that pods get by ResourceClaims instead of counting.
 
 Each driver publishes one ResourceSlice of the devices that node.json gives it, prepares what the scheduler has allocated, and tells
 containerd by CDI what a container with that claim gets. What is prepared is kept on disk beside the driver's socket, so that a
@@ -34,7 +34,20 @@ def nics_of(node):
     return {f"nic-{i}": f"{node.name}-nic-{i}" for i in range(node.facts.get("dra", {}).get("nics", 0))}
 
 
-def gpu_edits(node, device, uuid):
+def channels_of(node):
+    """What the driver of ComputeDomains offers: the one channel that a node hands out, {device name: its number}."""
+    return {f"channel-{i}": i for i in range(node.facts.get("dra", {}).get("channels", 0))}
+
+
+def indexed(device, ident):
+    return {"id": {"string": ident}, "index": {"int": int(device.rpartition("-")[2])}}
+
+
+def channel(device, ident):
+    return {"type": {"string": "channel"}, "id": {"int": ident}}
+
+
+def gpu_edits(node, device, uuid, config):
     """What NVIDIA's driver does by device nodes and its library: a variable a GPU, as a container may have several claims."""
     mounts = [(str(node.local), str(node.local)), (str(node.local / LIBRARY), f"/usr/lib/x86_64-linux-gnu/{LIBRARY}")]
     return {
@@ -43,16 +56,26 @@ def gpu_edits(node, device, uuid):
     }
 
 
-def nic_edits(node, device, ident):
+def nic_edits(node, device, ident, config):
     return {"env": [f"FAKE_NIC_{device.removeprefix('nic-')}={ident}"]}
 
 
-class Driver:
-    """One driver on one node. ``offers(node)``: its devices; ``edits(node, device, id)``: a container's, in CDI's words."""
+def channel_edits(node, device, ident, config):
+    """What NVIDIA's driver does by a device node. Raises ValueError where the claim names no ComputeDomain."""
+    domain = config.get("domainID")
+    if not domain:
+        raise ValueError("names no ComputeDomain (domainID in its parameters)")
+    return {"env": [f"FAKE_IMEX_CHANNEL={ident}", f"FAKE_IMEX_DOMAIN={domain}"]}
 
-    def __init__(self, name, node, tell, api, found, offers, edits):
+
+class Driver:
+    """One driver on one node. ``offers(node)``: its devices; ``edits(node, device, id, config)``: a container's, in CDI's words, by what the
+    claim has the driver know; ``attributes(device, id)``: what the scheduler may choose by.
+    """
+
+    def __init__(self, name, node, tell, api, found, offers, edits, attributes=indexed):
         self.name, self.node, self.tell, self.api, self.found = name, node, tell, api, found
-        self.offers, self.edits = offers, edits
+        self.offers, self.edits, self.attributes = offers, edits, attributes
         self.folder = PLUGINS / name
         self.state = self.folder / "prepared.json"
         self.lock, self.publishing = asyncio.Lock(), asyncio.Lock()
@@ -65,13 +88,7 @@ class Driver:
             name = f"{self.node.name}-{self.name}"
             now = await asyncio.to_thread(self.found, f"{SLICES}/{name}")
             offered = self.offers(self.node).items()
-            devices = [
-                {
-                    "name": device,
-                    "attributes": {"id": {"string": ident}, "index": {"int": int(device.rpartition("-")[2])}},
-                }
-                for device, ident in offered
-            ]
+            devices = [{"name": device, "attributes": self.attributes(device, ident)} for device, ident in offered]
             if (now["spec"].get("devices", []) if now else []) == devices:
                 return
             if not devices:
@@ -118,7 +135,8 @@ class Driver:
         made = await asyncio.to_thread(self.api, "GET", path)
         if made["metadata"]["uid"] != claim.uid:
             raise ValueError(f"is another claim by now ({made['metadata']['uid']}, not {claim.uid})")
-        results = made["status"]["allocation"]["devices"]["results"]
+        allocated = made["status"]["allocation"]["devices"]
+        results, config = allocated["results"], self.config(allocated)
         mine = [one for one in results if (one["driver"], one["pool"]) == (self.name, self.node.name)]
         offered = self.offers(self.node)
         given = [
@@ -134,7 +152,10 @@ class Driver:
         if twice := sorted(taken & {one["device"] for one in given if not one["admin"]}):
             raise ValueError(f"{', '.join(twice)} is another claim's")
         devices = [
-            {"name": f"{claim.uid}-{one['device']}", "containerEdits": self.edits(self.node, one["device"], one["id"])}
+            {
+                "name": f"{claim.uid}-{one['device']}",
+                "containerEdits": self.edits(self.node, one["device"], one["id"], config),
+            }
             for one in given
         ]
         CDI.mkdir(parents=True, exist_ok=True)
@@ -142,6 +163,12 @@ class Driver:
         replace(self.cdi(claim.uid), spec)
         replace(self.state, {**prepared, claim.uid: given})
         return given
+
+    def config(self, allocated):
+        """The parameters for this driver in an allocation, of which the last wins."""
+        opaque = [one.get("opaque", {}) for one in allocated.get("config", [])]
+        found = [one["parameters"] for one in opaque if one.get("driver") == self.name]
+        return found[-1] if found else {}
 
     async def unprepare(self, request, context):
         answer = dra.NodeUnprepareResourcesResponse()
@@ -213,6 +240,25 @@ class Driver:
             await service.stop(0)
 
 
+class OnDemand(Driver):
+    """A driver that the kubelet knows of only while its node has devices for it: beside it the real one may be installed."""
+
+    async def run(self):
+        while True:
+            await self.becomes(True)
+            serving = asyncio.create_task(super().run())
+            try:
+                await self.becomes(False)
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                (REGISTRY / f"{self.name}-reg.sock").unlink(missing_ok=True)
+
+    async def becomes(self, offering):
+        while bool(self.offers(self.node)) != offering:
+            await asyncio.sleep(0.2)
+
+
 def replace(path, content):
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content))
@@ -223,4 +269,5 @@ def drivers(node, tell, api, found):
     return [
         Driver("gpu.nvidia.com", node, tell, api, found, gpus_of, gpu_edits),
         Driver("rdma.nvidia.com", node, tell, api, found, nics_of, nic_edits),
+        OnDemand("compute-domain.nvidia.com", node, tell, api, found, channels_of, channel_edits, channel),
     ]

@@ -11,7 +11,8 @@ node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
             "engine": what the DCGM hostengine finds and says; see hostengine.py,
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
-            "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices},
+            "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices,
+                    "channels": 1 where the node is in an NVLink fabric and hands out its channel},
             "nccl": what `all_reduce_perf` finds; see there,
             "network": {"sends_mbit": number} for processes without a network of their own; see net/sitecustomize.py}
 """

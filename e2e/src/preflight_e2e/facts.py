@@ -21,7 +21,7 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
 
     ``gone``: indices of GPUs that the driver cannot reach. ``serials``: whether the driver knows serial numbers.
     ``facts``: [{gpu, …}], what the driver says of one GPU besides (fakes/nvml/nvml.c has the names); it takes texts only.
-    ``dra``: {"gpus": [index], "nics": number}, what pods get by claims there.
+    ``dra``: {"gpus": [index], "nics": number, "channels": 0 or 1}, what pods get by claims there.
     """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}

@@ -1,7 +1,5 @@
 """A Grove of the tests' own on a real API server: it makes PodCliques, PodCliqueScalingGroups and PodGangs of a set, and writes its templates over them
-again at every turn. Beside it NVIDIA's controller, as far as claim templates go.
-
-Written from what Grove's operator is known to do; nothing of what is tested is used.
+again at every turn. Beside it NVIDIA's controller, as far as claim templates go. Nothing of what is tested is used.
 """
 
 from __future__ import annotations
@@ -10,27 +8,15 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import anyio
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_testing.grove import Labels, Made, gang, made, podclique, reapplied, scaling_groups
 
-__all__ = ["Driver", "Grove", "Made"]
+__all__ = ["Driver", "Grove"]
 
 Json = dict[str, Any]
-Labels = Literal["grove", "requirement"]
-
-
-class Made(NamedTuple):
-    """A PodClique that a set makes."""
-
-    name: str
-    template: Json
-    replica: int
-    group: str
-    member: int
-    gang: str
-    base: str
 
 
 class Grove:
@@ -76,54 +62,10 @@ class Grove:
     # --- what a set makes
 
     def made(self, set_: Json, groups: dict[str, Json]) -> list[Made]:
-        pcs, template, found = set_["metadata"]["name"], set_["spec"]["template"], []
-        by_name = {one["name"]: one for one in template["cliques"]}
-        entries = template.get("podCliqueScalingGroups") or []
-        grouped = {clique for entry in entries for clique in entry["cliqueNames"]}
-        for r in range(set_["spec"].get("replicas", 1)):
-            base = f"{pcs}-{r}"
-            for name, clique in by_name.items():
-                if name not in grouped:
-                    found.append(Made(f"{base}-{name}", clique, r, "", 0, base, ""))
-            for entry in entries:
-                full, least = f"{base}-{entry['name']}", entry.get("minAvailable", 1)
-                now = groups.get(full, {}).get("spec", {}).get("replicas", entry.get("replicas", 1))
-                for i in range(now):
-                    gang = base if i < least else f"{full}-{i - least}"
-                    found += [
-                        Made(f"{full}-{i}-{name}", by_name[name], r, entry["name"], i, gang, "" if i < least else base)
-                        for name in entry["cliqueNames"]
-                    ]
-        return found
+        return made(set_, groups)
 
     def body(self, set_: Json, one: Made) -> Json:
-        pcs = set_["metadata"]["name"]
-        labels = {"grove.io/podgang": one.gang}
-        if self.labels == "grove":
-            labels |= {
-                "app.kubernetes.io/managed-by": "grove-operator",
-                "app.kubernetes.io/part-of": pcs,
-                "grove.io/podcliqueset-replica-index": str(one.replica),
-            }
-            if one.base:
-                labels["grove.io/base-podgang"] = one.base
-            if one.group:
-                labels["grove.io/podcliquescalinggroup"] = f"{pcs}-{one.replica}-{one.group}"
-                labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.member)
-        else:
-            labels |= {"grove.io/pcs-name": pcs, "grove.io/pcs-replica-index": str(one.replica)}
-            if one.group:
-                labels |= {"grove.io/pcsg-name": one.group, "grove.io/pcsg-replica-index": str(one.member)}
-        meta: Json = {
-            "name": one.name,
-            "namespace": self.namespace,
-            "labels": {**one.template.get("labels", {}), **labels},
-            "ownerReferences": [_owner(set_, "PodCliqueSet")],
-        }
-        if "annotations" in one.template:
-            meta["annotations"] = dict(one.template["annotations"])
-        spec = copy.deepcopy(one.template["spec"])
-        return {"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": meta, "spec": spec}
+        return podclique(set_, one, self.namespace, self.labels)
 
     # --- its turns
 
@@ -139,22 +81,11 @@ class Grove:
         return changed
 
     async def groups(self, sets: dict[str, Json]) -> None:
-        there, wanted = await self.all("podcliquescalinggroups"), set()
-        for set_ in sets.values():
-            for r in range(set_["spec"].get("replicas", 1)):
-                for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
-                    name = f"{set_['metadata']['name']}-{r}-{entry['name']}"
-                    wanted.add(name)
-                    if name not in there:
-                        spec = {key: entry[key] for key in ("replicas", "minAvailable", "cliqueNames") if key in entry}
-                        body = {
-                            "apiVersion": "grove.io/v1alpha1",
-                            "kind": "PodCliqueScalingGroup",
-                            "metadata": {"name": name, "ownerReferences": [_owner(set_, "PodCliqueSet")]},
-                            "spec": spec,
-                        }
-                        await self.client.create(self.path("podcliquescalinggroups"), body)
-        await self._gone("podcliquescalinggroups", there.keys() - wanted)
+        there = await self.all("podcliquescalinggroups")
+        wanted = {one["metadata"]["name"]: one for set_ in sets.values() for one in scaling_groups(set_)}
+        for name in wanted.keys() - there.keys():
+            await self.client.create(self.path("podcliquescalinggroups"), wanted[name])
+        await self._gone("podcliquescalinggroups", there.keys() - wanted.keys())
 
     async def cliques(self, sets: dict[str, Json], writers: int = 8) -> int:
         there, groups = await self.all("podcliques"), await self.all("podcliquescalinggroups")
@@ -182,12 +113,7 @@ class Grove:
                     body = await self._admit("CREATE", body, None, set_)
                 await self.client.create(self.path("podcliques"), body)
                 return True
-            new = {**copy.deepcopy(old), "spec": {**body["spec"], "replicas": old["spec"].get("replicas")}}
-            new["metadata"]["labels"] = {**old["metadata"].get("labels", {}), **body["metadata"]["labels"]}
-            if "annotations" in body["metadata"]:
-                new["metadata"]["annotations"] = body["metadata"]["annotations"]
-            else:
-                new["metadata"].pop("annotations", None)
+            new = reapplied(old, body)
             if self._admit is not None:
                 new = await self._admit("UPDATE", new, old, set_)
             said = await self.client.replace(self.path("podcliques", one.name), new)
@@ -205,23 +131,11 @@ class Grove:
             for one in self.made(set_, groups):
                 wanted.setdefault(one.gang, set_)
         await self._gone("podgangs", there.keys() - wanted.keys())
-        for gang in wanted.keys() - there.keys():
-            await self.gang(gang, wanted[gang])
+        for name in wanted.keys() - there.keys():
+            await self.gang(name, wanted[name])
 
     async def gang(self, name: str, set_: Json) -> None:
-        labels = {
-            "app.kubernetes.io/managed-by": "grove-operator",
-            "app.kubernetes.io/part-of": set_["metadata"]["name"],
-            "app.kubernetes.io/component": "podgang",
-        }
-        owner = _owner(set_, "PodCliqueSet")
-        body = {
-            "apiVersion": "scheduler.grove.io/v1alpha1",
-            "kind": "PodGang",
-            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
-            "spec": {"podgroups": []},
-        }
-        await self.client.create(self.path("podgangs"), body)
+        await self.client.create(self.path("podgangs"), gang(name, set_))
 
     async def _gone(self, plural: str, names: set[str]) -> None:
         for name in names:
@@ -310,17 +224,6 @@ def template(name: str, uid: str) -> Json:
                 }
             }
         },
-    }
-
-
-def _owner(set_: Json, kind: str) -> Json:
-    return {
-        "apiVersion": "grove.io/v1alpha1",
-        "kind": kind,
-        "name": set_["metadata"]["name"],
-        "uid": set_["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

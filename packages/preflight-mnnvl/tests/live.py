@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import ssl
 import subprocess
 import urllib.error
+import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -37,14 +39,21 @@ CONTROLLERS = ("garbage-collector-controller", "resourceclaim-controller", "name
 
 @contextmanager
 def api_server(
-    home: Path, *, literal: bool = False, more: list[str] | None = None, authorization: str = "AlwaysAllow"
+    home: Path,
+    *,
+    kinds: list[Json] | None = None,
+    more: list[str] | None = None,
+    authorization: str = "AlwaysAllow",
+    runtime_config: list[str] | None = None,
 ) -> Iterator[ApiServer]:
-    """With all kinds defined, and kube-controller-manager beside it."""
+    """With all kinds defined, unless told which, and kube-controller-manager beside it."""
     folder = assets()
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
-    with ApiServer(home, folder, more=more or [], authorization=authorization) as server:
-        for crd in [*GROVE, compute_domains(literal=literal)]:
+    with ApiServer(
+        home, folder, more=more or [], authorization=authorization, runtime_config=runtime_config or []
+    ) as server:
+        for crd in kinds if kinds is not None else [*GROVE, compute_domains()]:
             server.define(crd)
         with _manager(server, folder / "kube-controller-manager"):
             yield server
@@ -126,6 +135,19 @@ class Space:
 
         return await anyio.to_thread.run_sync(ask)
 
+    async def warnings(self, plural: str, body: Json) -> list[str]:
+        """What the API server warns of when it is asked for a creation that it is not to store."""
+
+        def ask() -> list[str]:
+            url = f"{self.server.server}{self.grove.path(plural)}?dryRun=All"
+            headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+            request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
+            context = ssl.create_default_context(cafile=str(self.server.ca))
+            with urllib.request.urlopen(request, context=context) as answer:
+                return [value.replace('\\"', '"') for value in answer.headers.get_all("Warning") or []]
+
+        return await anyio.to_thread.run_sync(ask)
+
     async def events(self, reason: str = "") -> list[Json]:
         found = await self.all(f"/api/v1/namespaces/{self.namespace}/events")
         return [one for one in found.values() if reason in ("", one["reason"])]
@@ -135,6 +157,16 @@ class Space:
         key = "grove.io/mnnvl-resources-adopted"
         gangs = await self.grove.all("podgangs")
         return {name for name, one in gangs.items() if one["metadata"].get("annotations", {}).get(key) == "true"}
+
+    async def turned(self, podcliques: int) -> None:
+        """Grove's turns until so many PodCliques are stored: what a busy machine could not answer in time is tried again, as there."""
+
+        async def stored() -> bool:
+            await self.grove.turn()
+            return len(await self.grove.all("podcliques")) == podcliques
+
+        await self.happens(stored, f"{podcliques} PodCliques; refused: {self.grove.refused}", 60)
+        assert all("tried again" in said for said in self.grove.refused), self.grove.refused
 
     async def settled(self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 30.0) -> None:
         """Wait until it is so; what it is instead is said at the end."""

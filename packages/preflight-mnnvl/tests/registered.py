@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,10 +26,10 @@ __all__ = ["Registered", "registered"]
 
 
 class Registered:
-    """``client``: the webhook's own, which counts what it asks."""
+    """``client``: the webhook's own, which counts what it asks. ``url`` and ``trusted``: where it answers, and how it is believed."""
 
-    def __init__(self, webhook: Webhook, metrics: Metrics, client: Client) -> None:
-        self.webhook, self.metrics, self.client = webhook, metrics, client
+    def __init__(self, webhook: Webhook, metrics: Metrics, client: Client, url: str, trusted: ssl.SSLContext) -> None:
+        self.webhook, self.metrics, self.client, self.url, self.trusted = webhook, metrics, client, url, trusted
 
     def counted(self, kind: str, result: str) -> float:
         return self.metrics.registry.get_sample_value("mnnvl_admission_total", {"kind": kind, "result": result}) or 0.0
@@ -45,6 +46,8 @@ async def registered(
     (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
     (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
@@ -63,16 +66,16 @@ async def registered(
             made = []
             for body in bodies:
                 (one,) = body["webhooks"]
-                url = f"https://127.0.0.1:{server.port}{one.pop('path')}"
-                one["clientConfig"] = {"url": url, "caBundle": bundle}
+                url = f"https://127.0.0.1:{server.port}"
+                one["clientConfig"] = {"url": url + one.pop("path"), "caBundle": bundle}
                 one["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
                 body["metadata"] = {"name": f"{body['kind'].lower()}-{space.namespace}"}
                 path = f"/apis/admissionregistration.k8s.io/v1/{body['kind'].lower()}s"
                 await space.client.create(path, body)
                 made.append(f"{path}/{body['metadata']['name']}")
             try:
-                await _in_force(space)
-                yield Registered(webhook, metrics, client)
+                await _in_force(space, metrics)
+                yield Registered(webhook, metrics, client, url, trusted)
             finally:
                 with anyio.CancelScope(shield=True):
                     for path in made:
@@ -98,23 +101,28 @@ def _configuration(kind: str, plural: str, path: str, operations: list[str], con
     return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}
 
 
-async def _in_force(space: Space) -> None:
-    """An API server takes a moment to follow a configuration: wait until both answer."""
-    odd = {"grove.io/mnnvl-enabled": "true", "grove.io/mnnvl-scope": "pod"}
+async def _in_force(space: Space, metrics: Metrics) -> None:
+    """An API server takes a moment to follow a configuration: wait until both are called."""
+    pod = {"containers": [{"name": "a", "image": "x"}]}
     set_ = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodCliqueSet",
-        "metadata": {"name": "probe", "annotations": odd},
+        "metadata": {"name": "probe"},
+        "spec": {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}},
     }
-    resources = {"limits": {"nvidia.com/gpu": 1}}
-    pod = {"containers": [{"name": "a", "image": "x", "resources": resources}]}
-    spec = {"replicas": 1, "template": {"cliques": [{"name": "w", "spec": {"podSpec": pod}}]}}
     clique = {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodClique",
-        "metadata": {"name": "probe", "annotations": odd},
+        "metadata": {"name": "probe"},
         "spec": {"podSpec": pod},
     }
-    for plural, body in (("podcliquesets", {**set_, "spec": spec}), ("podcliques", clique)):
-        while "mnnvl" not in (await space.dry_run(plural, body)).get("message", ""):
+    for plural, body in (("podcliquesets", set_), ("podcliques", clique)):
+        while not _counted(metrics, str(body["kind"])):
+            await space.dry_run(plural, body)
             await anyio.sleep(0.05)
+
+
+def _counted(metrics: Metrics, kind: str) -> float:
+    return sum(
+        one.value for found in metrics.admissions.collect() for one in found.samples if one.labels["kind"] == kind
+    )

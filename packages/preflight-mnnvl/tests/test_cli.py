@@ -70,8 +70,8 @@ def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
         ("kind: Pod", "-: has no PodCliqueSet; give a file with one."),
         ("a: [", "-: line 1, column 5: not YAML"),
         ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "-: document 1: it is no PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
-        ("a: 1\na: 2", "-: line 2: the key a is in line 1 already; keep one of the two."),
-        ("a: 2020-01-01", "-: line 1: a value of the kind timestamp is not allowed; write it as a text, in quotes."),
+        ("a: 1\na: 2", "-: line 2, column 1: the key a is in line 1 already; keep one of the two."),
+        ("a: 2020-01-01", "-: line 1, column 4: a value of the kind timestamp is not allowed; write it as a string, in quotes."),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_ends_with_two(stdin: str, says: str) -> None:

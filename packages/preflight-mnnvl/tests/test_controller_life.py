@@ -18,6 +18,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
 from preflight_testing.apiserver import ApiServer
+from registered import registered
 
 pytestmark = pytest.mark.anyio
 
@@ -122,18 +123,23 @@ async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_t
         await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]}, 60)
 
 
-async def test_reapplied_templates_write_nothing(space: Space) -> None:
-    async with leading(space.target, DRIVER) as one, driven(space):
+async def test_reapplied_templates_write_nothing(server: ApiServer, tmp_path: Path) -> None:
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        leading(space.target, DRIVER) as one,
+        driven(space),
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         await space.grove.apply(pcs("t", [clique("w"), clique("r", gpus=None)], annotations=ON))
         await space.grove.turn()
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
         await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
         await space.happens(lambda: _told(space, "MnnvlDomainAdopted", 2), "all is told")
-        before, domains = versions(await space.grove.all("podcliques")), versions(await space.domains())
+        before, domains = await space.grove.all("podcliques"), versions(await space.domains())
         writes = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted")
         for _ in range(100):
             assert await space.grove.turn() == 0
-        assert versions(await space.grove.all("podcliques")) == before
+        assert await space.grove.all("podcliques") == before  # version, generation, claims: all of it
         assert versions(await space.domains()) == domains
         assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 1
         assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted") == writes <= 1
@@ -152,6 +158,28 @@ async def test_32_podcliques_of_one_domain_at_once_make_one(space: Space) -> Non
         assert (len(await space.grove.all("podcliques")), space.grove.refused) == (32, [])
         assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 1
         assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="conflict") == 0
+
+
+async def test_1000_podcliques_of_250_domains_by_32_writers_make_250_and_none_is_refused(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        leading(space.target, DRIVER) as one,
+        registered(space, DRIVER, tmp_path / "tls") as hook,
+    ):
+        await space.grove.apply(pcs("t", [clique(name) for name in "abcd"], annotations=ON, replicas=250))
+        await space.grove.cliques(await space.grove.all("podcliquesets"), writers=32)
+        assert (len(await space.grove.all("podcliques")), space.grove.refused) == (1000, [])
+        assert hook.counted("PodClique", "failed") == 0
+        names = [f"t-{i}-cd" for i in range(250)]
+        await space.settled(lambda: _names(space), sorted(names), 120)
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 250
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="conflict") == 0
+
+
+async def _names(space: Space) -> list[str]:
+    return sorted(await space.domains())
 
 
 @pytest.mark.parametrize(
@@ -202,6 +230,23 @@ async def test_a_claim_of_somebody_else_is_told_and_left_as_it_is(server: ApiSer
         await space.grove.turn()
         await space.happens(lambda: _told(space, "MnnvlDomainBlocked", 2), "it is told")
         assert await space.all(space.claim_path("resourceclaims")) == before
+
+
+async def test_a_template_of_somebody_else_is_told_and_left_as_it_is(space: Space) -> None:
+    request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    theirs = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t-0-mnnvl-claim"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    await space.client.create(space.claim_path(), theirs)
+    before = await space.all(space.claim_path())
+    async with leading(space.target, DRIVER), driven(space):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.happens(lambda: _told(space, "MnnvlDomainBlocked", 2), "it is told")
+        assert await space.all(space.claim_path()) == before
 
 
 async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) -> None:

@@ -10,7 +10,8 @@ import pytest
 from cliques import DRIVER, clique, pcs, support
 from live import Space, leading, space_of
 from preflight_kube.client import KubeError
-from preflight_mnnvl.live import shown
+from preflight_mnnvl.explain import Told
+from preflight_mnnvl.live import explained, shown
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.mirror import Mirror
 from preflight_mnnvl.turn import Action
@@ -110,3 +111,35 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
     with pytest.raises(Ending):
         await writer.act(Action("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"), support(DRIVER))
     await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})
+
+
+async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Space) -> None:
+    on_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
+    await space.grove.apply(pcs("t", [clique("w", annotations=on_clique), clique("x", annotations=on_clique)]))
+    told, differs = await found(space)
+    assert [one.name for one in told.domains] == ["t-0-w-cd", "t-0-x-cd"]
+    assert "ComputeDomain t-0-w-cd is not there" in differs
+    assert any(one.startswith("PodClique t-0-x is not there;") for one in differs)
+    async with leading(space.target, DRIVER):
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "wx"})
+        _, differs = await found(space)
+        assert [one.partition(":")[0] for one in differs] == [
+            f"ComputeDomain t-0-{name}-cd is owned-by-set" for name in "wx"
+        ]
+        await space.grove.turn()
+        await space.settled(space.announced, {"t-0"})
+    assert (await found(space))[1] == []
+    await space.client.merge_patch(
+        space.grove.path("podcliques", "t-0-w"),
+        {"metadata": {"annotations": {"mnnvl.nvsentinel.nvidia.com/domain": None}}},
+    )
+    _, differs = await found(space)
+    assert [one.partition(", ")[0] for one in differs][:1] == ["PodClique t-0-w has no domain"]
+    assert await explained(space.target, space.namespace, "none", DRIVER) is None
+
+
+async def found(space: Space) -> tuple[Told, list[str]]:
+    seen = await explained(space.target, space.namespace, "t", DRIVER)
+    assert seen is not None
+    return seen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,7 +123,7 @@ async def test_the_chart_grants_exactly_what_is_used(mode: Any, audited: ApiServ
     ):
         await until(lambda: one.leads, "it leads")
         await everything(space, config)
-        # Who keeps the certificate is tested where its command is.
+        # Who keeps the certificate is tested by itself.
         allowed = {user: rights for user, rights in granted(chart(mode)).items() if not user.endswith("-certs")}
 
         def told() -> list[str]:
@@ -132,6 +134,41 @@ async def test_the_chart_grants_exactly_what_is_used(mode: Any, audited: ApiServ
             while any("never did" in said for said in told()):
                 await anyio.sleep(0.5)
     assert told() == []
+
+
+async def test_who_keeps_the_certificate_may_exactly_what_that_takes(audited: ApiServer, tmp_path: Path) -> None:
+    """A first certificate, and another one when it is lost; the bundles of both configurations follow."""
+    home, name = HOMES["driver"], "mnnvl-driver"
+    made = chart("driver")
+    registrations = "/apis/admissionregistration.k8s.io/v1"
+    paths = []
+    for item in made:
+        if item["kind"].endswith("WebhookConfiguration"):
+            for hook in item["webhooks"]:  # whose service is not there: it is nobody's webhook
+                hook["namespaceSelector"] = {"matchLabels": {"none": "none"}}
+            audited.call("POST", f"{registrations}/{item['kind'].lower()}s", item)
+            paths.append(f"{registrations}/{item['kind'].lower()}s/{name}")
+    (job,) = [one for one in made if one["kind"] == "Job"]
+    (container_,) = job["spec"]["template"]["spec"]["containers"]
+    access = account(audited, tmp_path, "driver", "certs")
+    secret = f"/api/v1/namespaces/{home}/secrets/{name}-webhook-tls"
+    bundles: list[set[str]] = []
+    for _ in range(2):
+        done = await anyio.run_process(
+            [sys.executable, "-m", "preflight_mnnvl", *container_["args"], "--settle-seconds", "0"],
+            env={**os.environ, "KUBECONFIG": str(access)},
+            check=False,
+        )
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        found = [await anyio.to_thread.run_sync(audited.call, "GET", path) for path in paths]
+        bundles.append({hook["clientConfig"]["caBundle"] for one in found for hook in one["webhooks"]})
+        stored = audited.call("GET", secret)
+        stored["data"]["tls.crt"] = ""
+        audited.call("PUT", secret, stored)
+    assert [len(one) for one in bundles] == [1, 1]
+    allowed = {user: rights for user, rights in granted(made).items() if user.endswith("-certs")}
+    with (audited.home / "audit.log").open() as lines:
+        assert compared(read(lines), allowed) == []
 
 
 @pytest.fixture
@@ -186,3 +223,38 @@ async def test_with_the_controllers_token_no_domain_without_our_label_changes(st
             await thief.merge_patch(space.domain_path(name), {"metadata": {"labels": labels}})
     with pytest.raises(KubeError, match="forbidden"):
         await thief.delete(space.domain_path("ours"))
+
+
+async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_rights_of_the_value(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """An API server with the plug-in, and the chart with `rbac.ownerReferencesPermissionEnforcement`."""
+    guard = ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]
+    values = {
+        "enabled": True,
+        "fullnameOverride": "mnnvl-driver",
+        "rbac": {"ownerReferencesPermissionEnforcement": True},
+    }
+    home = HOMES["driver"]
+    with api_server(tmp_path_factory.mktemp("guarded"), more=guard, authorization="RBAC") as server:
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": home}})
+        for item in render(UMBRELLA, {"preflight-mnnvl": values}, namespace=home):
+            if item["kind"] == "ServiceAccount":
+                server.call("POST", f"/api/v1/namespaces/{home}/serviceaccounts", item)
+            elif item["kind"] in KINDS:
+                server.call("POST", f"/apis/{KINDS[item['kind']].format(home)}", item)
+        async with (
+            space_of(server, tmp_path, DRIVER) as space,
+            replica(account(server, tmp_path, "driver", "controller"), home, tmp_path / "one") as one,
+        ):
+            await until(lambda: one.leads, "it leads")
+            await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+            await space.grove.turn(gangs="none")
+            await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]})
+            await space.grove.turn()
+            await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+            await space.settled(space.announced, {"t-0"})
+            target = connection({"KUBECONFIG": str(account(server, tmp_path, "driver", "controller"))})
+            async with Client(target, agent="thief") as thief:
+                with pytest.raises(KubeError, match=r"forbidden|denied"):
+                    await thief.delete(space.domain_path("t-0-cd"))

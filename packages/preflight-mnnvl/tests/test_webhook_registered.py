@@ -40,6 +40,9 @@ EXAMPLES: dict[str, dict[str, tuple[str, list[str]]]] = {
     },
 }
 
+PODCLIQUES = {"e1-distributed-training": 4, "e2-multi-model-serving": 3, "e3-scalable-inference": 3}
+"""Of each example."""
+
 
 @both
 @modes
@@ -55,8 +58,7 @@ async def test_an_example_becomes_what_the_requirement_says(
         registered(space, config, tmp_path / "tls"),
     ):
         await space.grove.apply(fixture(name))
-        await space.grove.turn()
-        assert space.grove.refused == []
+        await space.turned(PODCLIQUES[name])
         await space.settled(space.owners, {cd: [("PodGang", gang)] for cd, (gang, _) in wanted.items()})
         await space.settled(space.announced, {gang for gang, _ in wanted.values()})
         claimed: dict[str, list[str]] = {}
@@ -211,6 +213,17 @@ async def test_a_podclique_that_cannot_have_it_is_refused_in_one_sentence(
         assert body["metadata"]["name"][:100] in str(refused.value)
 
 
+async def test_a_clique_called_like_a_replica_of_a_scaling_group_is_refused_by_name(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with space_of(server, tmp_path, DRIVER, webhook=True) as space:
+        await space.grove.apply(SETS["names that meet"][0])  # as one that is older than the webhook
+        async with registered(space, DRIVER, tmp_path / "tls"):
+            await space.grove.turn()
+            assert any("t-0-p-1-cd would be called like" in said for said in space.grove.refused)
+            assert not {"t-0-p-1", "t-0-p-1-w"} <= set(await space.grove.all("podcliques"))
+
+
 async def test_a_generated_name_is_refused(server: ApiServer, tmp_path: Path) -> None:
     async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
         body = podclique("t-0-w", "t", annotations=ON)
@@ -231,6 +244,33 @@ async def test_a_users_claim_of_a_compute_domain_class_is_refused(server: ApiSer
         body["metadata"]["namespace"] = space.namespace
         with pytest.raises(KubeError, match="compute-domain"):
             await space.client.create(space.grove.path("podcliques"), body)
+
+
+@pytest.mark.parametrize("value", ["True", "yes"])
+async def test_what_only_looks_enabled_is_not_and_a_warning_says_so(
+    value: str, server: ApiServer, tmp_path: Path
+) -> None:
+    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+        body = podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": value})
+        body["metadata"]["namespace"] = space.namespace
+        warnings = await space.warnings("podcliques", body)
+        assert [one for one in warnings if f'grove.io/mnnvl-enabled is "{value}"; only "true" switches it on' in one]
+        assert "resourceClaims" not in (await space.dry_run("podcliques", body))["spec"]["podSpec"]
+
+
+async def test_a_dry_run_of_an_update_changes_and_makes_nothing(server: ApiServer, tmp_path: Path) -> None:
+    async with (
+        space_of(server, tmp_path, LITERAL, webhook=True) as space,
+        registered(space, LITERAL, tmp_path / "tls") as hook,
+    ):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.turned(1)
+        before, asked = await space.grove.all("podcliques"), hook.client.requests.count["create"]
+        patch = {"spec": {"podSpec": {"containers": [container("other")], "resourceClaims": None}}}
+        said = await space.client.merge_patch(space.grove.path("podcliques", "t-0-w?dryRun=All"), patch)
+        assert json.loads(said)["spec"]["podSpec"]["resourceClaims"][0]["name"] == "mnnvl"
+        assert await space.grove.all("podcliques") == before
+        assert hook.client.requests.count["create"] == asked
 
 
 @pytest.mark.parametrize("amount", [8, "8", "0", "8Gi", {"x": 1}, -1, None])

@@ -11,18 +11,20 @@ from typing import Any, NoReturn
 
 import msgspec
 import yaml
-from preflight_kube import commands
+from preflight_kube import commands, document
 from preflight_kube.admission import certs
 from preflight_kube.commands import BadInput, command
 
-from . import document
 from .config import Config, ConfigError, json_schema, parse
 from .explain import Told, explain, text
+from .names import is_name
 from .objects import BadObject, shown
 
 __all__ = ["main"]
 
 EXIT_REFUSED = 1
+MANIFEST = document.Bounds(characters=4 * 1024 * 1024, depth=100, values=1_000_000)
+"""Of what people apply: more than the API server takes."""
 
 _ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.
 
@@ -46,6 +48,7 @@ _EXAMPLES = """examples:
   preflight-mnnvl explain -f pcs.yaml
   preflight-mnnvl explain -f pcs.yaml --grove-nodes 18 -o json
   kubectl get pcs training -o yaml | preflight-mnnvl explain -f -
+  preflight-mnnvl explain --live pcs/training -n ml
 
 """
 
@@ -61,9 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _services(added)
     told = command(added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN)
-    told.add_argument(
-        "-f", "--file", required=True, metavar="FILE", help="YAML with one or more PodCliqueSets; - for standard input"
+    where = told.add_mutually_exclusive_group(required=True)
+    where.add_argument("-f", "--file", metavar="FILE", help="YAML with one or more PodCliqueSets; - for standard input")
+    where.add_argument(
+        "--live", type=_live, metavar="pcs/NAME", help="the set as it is stored, and how the cluster differs from it"
     )
+    told.add_argument("-n", "--namespace", default="default", help="with --live: of the set (%(default)s)")
     told.add_argument("--config", type=Path, metavar="FILE", help="the release's configuration; default: all defaults")
     told.add_argument(
         "--grove-nodes", type=_count, metavar="N", help="how many nodes carry the label nvidia.com/gpu.clique"
@@ -128,6 +134,13 @@ def _configured(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _live(value: str) -> str:
+    kind, _, name = value.partition("/")
+    if kind not in {"pcs", "podcliqueset", "podcliquesets"} or not is_name(name):
+        raise argparse.ArgumentTypeError(f'"{shown(value, 60)}" is no PodCliqueSet; write pcs/NAME')
+    return name
+
+
 _EXPLAIN = """Expands the set into the PodCliques that Grove will make, and runs each through the webhook's own decision. The cluster is taken to have NVIDIA's
 DRA driver; what resource claims ask for is not looked up. The owner of a domain is told by Grove's rule for PodGangs."""
 
@@ -182,23 +195,51 @@ def _config(args: argparse.Namespace) -> Config:
 
 def _explain(args: argparse.Namespace) -> int:
     config = _config(args)
-    sets = _sets(args.file)
     color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    if args.live:
+        return _explain_live(args, config, color=color)
+    sets = _sets(args.file)
     told = []
     for i, found in enumerate(sets):
         try:
             told.append(explain(found, config, args.grove_nodes))
         except BadObject as error:
             raise ConfigError([f"{args.file}: document {i + 1}: {error}; correct it."]) from None
-    _print(told, args.output, color=color)
+    if args.output == "text":
+        print("\n".join(text(one, color=color) for one in told), end="")
+    else:
+        _print(msgspec.to_builtins(told[0] if len(told) == 1 else told), args.output)
+    return _status(told)
+
+
+def _explain_live(args: argparse.Namespace, config: Config, *, color: bool) -> int:
+    import anyio
+    from preflight_kube.connection import connection
+
+    from .live import explained
+
+    if args.grove_nodes is not None:
+        raise BadInput("--grove-nodes: with --live the nodes are counted in the cluster; leave it out.")
+    try:
+        found = anyio.run(explained, connection(home=Path.home()), args.namespace, args.live, config)
+    except BadObject as error:
+        raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: {error}; correct it.") from None
+    if found is None:
+        raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: there is none; see `kubectl get pcs -A`.")
+    told, differs = found
+    if args.output == "text":
+        print(text(told, color=color))
+        print("\n".join(f"differs  {one}" for one in differs) or "The cluster is as expected.")
+    else:
+        _print({**msgspec.to_builtins(told), "differences": differs}, args.output)
+    return _status([told])
+
+
+def _status(told: list[Told]) -> int:
     return EXIT_REFUSED if any(one.problems or any(clique.message for clique in one.cliques) for one in told) else 0
 
 
-def _print(told: list[Told], output: str, *, color: bool) -> None:
-    if output == "text":
-        print("\n".join(text(one, color=color) for one in told), end="")
-        return
-    plain = msgspec.to_builtins(told[0] if len(told) == 1 else told)
+def _print(plain: Any, output: str) -> None:
     print(
         json.dumps(plain, indent=2) if output == "json" else yaml.safe_dump(plain, sort_keys=False),
         end="\n" if output == "json" else "",
@@ -208,7 +249,7 @@ def _print(told: list[Told], output: str, *, color: bool) -> None:
 def _sets(path: str) -> list[dict[str, Any]]:
     """The PodCliqueSets of a file, those of a List among them."""
     try:
-        documents = document.read_all(_read(path))
+        documents = document.read_all(_read(path), MANIFEST)
     except document.DocumentError as error:
         raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
     items: list[Any] = []

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema_errors
+from preflight_kube import document, schema_errors
 from preflight_kube.configfile import ConfigError
-
-from . import document
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse"]
 

@@ -27,6 +27,8 @@ __all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""
+SERVED: Final = Facts(domains=("v1beta1",))
+"""A cluster with NVIDIA's DRA driver."""
 Object = dict[str, Any]
 
 
@@ -66,13 +68,13 @@ class Told(msgspec.Struct, rename="camel"):
     complete: bool
 
 
-def explain(found: Object, config: Config, nodes: int | None = None) -> Told:
-    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's label, where that is known.
+def explain(found: Object, config: Config, nodes: int | None = None, facts: Facts = SERVED) -> Told:
+    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's label, where that is known; ``facts``: of its cluster.
 
     Raises :class:`~.objects.BadObject` for what is no PodCliqueSet.
     """
     set_ = decode(msgspec.json.encode(found), PodCliqueSet)
-    support = judge(Facts(domains=("v1beta1",), fabric_nodes=nodes), config)
+    support = judge(facts._replace(fabric_nodes=nodes), config)
     planned = plan(set_, config)
     by_name = {one.get("name", ""): one for one in found["spec"]["template"]["cliques"]} if set_.cliques else {}
     namespace = set_.metadata.namespace or "default"

@@ -1,61 +1,108 @@
-"""One look at a cluster for `show`: everything that turns read, listed once."""
+"""One look at a cluster for `show` and `explain --live`: everything that turns read, listed once."""
 
 from __future__ import annotations
 
 import time
-from typing import TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from preflight_kube.client import Client, NotFound
+from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import Connection
 
+from .compare import differences
 from .config import Config
 from .desired import Key, Member, member_of
 from .detection import Detection
-from .names import COMPUTE_DOMAIN_GROUP, GROVE_GROUP, RESOURCE_GROUP, SCHEDULER_GROUP
+from .explain import Told, explain
+from .names import COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, RESOURCE_GROUP, SCHEDULER_GROUP
 from .objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
 from .show import Pod, show
-from .support import judge, served_claims, served_domains
-from .world import World
+from .support import Facts, judge, served_claims, served_domains
+from .watches import Node
+from .world import World, turns
 
-__all__ = ["shown"]
+__all__ = ["explained", "shown"]
+
+AGENT: Final = "preflight-mnnvl"
 
 T = TypeVar("T", PodClique, PodCliqueSet, PodGang, ComputeDomain, Pod)
 
 
+class Seen(NamedTuple):
+    """``nodes``: how many carry the fabric's label, None where nobody says."""
+
+    world: World
+    pods: list[Pod]
+    facts: Facts
+    nodes: int | None
+
+
 async def shown(target: Connection, namespace: str, only: str, config: Config) -> str:
     """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. Raises :class:`~preflight_kube.errors.KubeError`."""
-    async with Client(target, agent="preflight-mnnvl") as client:
-        detection = Detection(client, config)
-        await detection.look()
-        facts = detection.facts
-        claims = served_claims(facts) or "v1"
-        domains = served_domains(config.mode)(facts)
+    async with Client(target, agent=AGENT) as client:
+        seen = await _look(client, namespace, config, pods=True)
+    support = judge(seen.facts, config)
+    return show(seen.world, seen.pods, config, support, time.time(), only=only)
 
-        async def all_of(path: str, type_: type[T]) -> dict[Key, T]:
-            try:
-                return {
-                    (one.metadata.namespace, one.metadata.name): one
-                    async for page, _ in client.pages(path, type_)
-                    for one in page
-                }
-            except NotFound:  # not served
-                return {}
 
-        grove = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}"
-        resources = f"/apis/{RESOURCE_GROUP}/{claims}/namespaces/{namespace}"
-        cliques = await all_of(f"{grove}/podcliques", PodClique)
-        members = [found for one in cliques.values() if isinstance(found := member_of(one), Member)]
-        literal = any(one.decision.mode == "literal" for one in members)
-        world = World(
-            cliques=cliques,
-            sets=await all_of(f"{grove}/podcliquesets", PodCliqueSet),
-            gangs=await all_of(f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs", PodGang),
-            claims=await all_of(
-                f"{resources}/{'resourceclaims' if literal else 'resourceclaimtemplates'}", ComputeDomain
-            ),
-        )
-        if domains:
-            path = f"/apis/{COMPUTE_DOMAIN_GROUP}/{domains}/namespaces/{namespace}/computedomains"
-            world.domains = await all_of(path, ComputeDomain)
-        pods = await all_of(f"/api/v1/namespaces/{namespace}/pods", Pod)
-    return show(world, pods.values(), config, judge(facts, config), time.time(), only=only)
+async def explained(target: Connection, namespace: str, name: str, config: Config) -> tuple[Told, list[str]] | None:
+    """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where there is no such set.
+
+    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.objects.BadObject` for what is no PodCliqueSet.
+    """
+    async with Client(target, agent=AGENT) as client:
+        try:
+            found = await client.get(f"{_grove(namespace)}/podcliquesets/{name}", dict[str, Any])
+        except NotFound:
+            return None
+        seen = await _look(client, namespace, config, pods=False)
+    told = explain(found, config, seen.nodes, seen.facts)
+    now = turns(seen.world, config, judge(seen.facts, config), time.time())
+    return told, differences(told, seen.world, now, namespace)
+
+
+def _grove(namespace: str) -> str:
+    return f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}"
+
+
+async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -> Seen:
+    detection = Detection(client, config)
+    await detection.look()
+    facts = detection.facts
+    claims = served_claims(facts) or "v1"
+    domains = served_domains(config.mode)(facts)
+
+    async def all_of(path: str, type_: type[T]) -> dict[Key, T]:
+        try:
+            return {
+                (one.metadata.namespace, one.metadata.name): one
+                async for page, _ in client.pages(path, type_)
+                for one in page
+            }
+        except NotFound:  # not served
+            return {}
+
+    grove = _grove(namespace)
+    resources = f"/apis/{RESOURCE_GROUP}/{claims}/namespaces/{namespace}"
+    cliques = await all_of(f"{grove}/podcliques", PodClique)
+    members = [found for one in cliques.values() if isinstance(found := member_of(one), Member)]
+    literal = any(one.decision.mode == "literal" for one in members)
+    world = World(
+        cliques=cliques,
+        sets=await all_of(f"{grove}/podcliquesets", PodCliqueSet),
+        gangs=await all_of(f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs", PodGang),
+        claims=await all_of(f"{resources}/{'resourceclaims' if literal else 'resourceclaimtemplates'}", ComputeDomain),
+    )
+    if domains:
+        path = f"/apis/{COMPUTE_DOMAIN_GROUP}/{domains}/namespaces/{namespace}/computedomains"
+        world.domains = await all_of(path, ComputeDomain)
+    listed = await all_of(f"/api/v1/namespaces/{namespace}/pods", Pod) if pods else {}
+    return Seen(world, list(listed.values()), facts, None if pods else await _fabric_nodes(client))
+
+
+async def _fabric_nodes(client: Client) -> int | None:
+    """Who may read a namespace may often read no nodes."""
+    try:
+        pages = client.pages("/api/v1/nodes", Node, params={"labelSelector": FABRIC_LABEL})
+        return sum([bool(one.metadata.label(FABRIC_LABEL)) async for page, _ in pages for one in page])
+    except KubeError:
+        return None

@@ -10,7 +10,7 @@ from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
 
 from .gpus import ClaimRef
-from .names import GROVE_GROUP, RESOURCE_GROUP
+from .names import GROVE_GROUP, RESOURCE_GROUP, is_name
 from .objects import ComputeDomain, PodCliqueSet, shown
 from .support import Support
 
@@ -38,6 +38,8 @@ class Lookups:
 
     async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """A PodCliqueSet that the mirror does not have yet; None where it does not exist."""
+        if not is_name(name):  # labels are validated after admission
+            return None
         path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         return await self._asked(f"the PodCliqueSet {shown(name)}", path, PodCliqueSet)
 
@@ -47,6 +49,8 @@ class Lookups:
         """The device classes that claims and templates ask for, of those that exist."""
         found: dict[ClaimRef, Collection[str]] = {}
         for ref in dict.fromkeys(refs):
+            if not is_name(ref.name):  # so are claims
+                continue
             plural = "resourceclaims" if ref.kind == "ResourceClaim" else "resourceclaimtemplates"
             version = support.claim_version or "v1"
             path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
@@ -89,7 +93,7 @@ class Lookups:
                     return there.metadata.labels or {}
         except (KubeError, TimeoutError) as error:
             name = shown(body["metadata"]["name"])
-            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)})") from error
+            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again") from error
         return None
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:

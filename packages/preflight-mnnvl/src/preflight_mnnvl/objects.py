@@ -24,7 +24,6 @@ __all__ = [
     "PodGang",
     "PodSpec",
     "Resources",
-    "ScalingGroup",
     "Template",
     "decode",
     "decode_pod",
@@ -164,19 +163,6 @@ class PodCliqueSet(_Object):
     def group_of(self, clique: str) -> Group | None:
         """The scaling group that lists the clique of exactly this name."""
         return next((group for group in self.groups if clique in (group.clique_names or ())), None)
-
-
-class GroupSpec(_Object):
-    replicas: int | None = None
-    min_available: int | None = None
-    clique_names: list[str] | None = None
-
-
-class ScalingGroup(_Object):
-    """PodCliqueScalingGroup, ``grove.io/v1alpha1``: its replicas as they are now, which a user or an autoscaler changes."""
-
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-    spec: GroupSpec = msgspec.field(default_factory=GroupSpec)
 
 
 class PodGang(_Object):

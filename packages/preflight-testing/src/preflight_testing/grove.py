@@ -1,0 +1,150 @@
+"""What Grove makes of a PodCliqueSet: its PodCliques, scaling groups, PodGangs and pods, as they are sent to the API server. Pure.
+
+Written from what Grove's operator is known to do; nothing of what is tested is used.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Labels", "Made", "gang", "made", "owner", "podclique", "pods", "reapplied", "scaling_groups"]
+
+Json = dict[str, Any]
+Labels = Literal["grove", "requirement"]
+"""Grove's own set of labels, or that of the requirement."""
+GATE = "grove.io/podgang-pending-creation"
+
+
+class Made(NamedTuple):
+    """A PodClique that a set makes. ``base``: the gang that its own builds upon, if any."""
+
+    name: str
+    template: Json
+    replica: int
+    group: str
+    member: int
+    gang: str
+    base: str
+
+
+def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
+    """Of a set, and its scaling groups that exist by name, which say how often they are wanted by now."""
+    pcs, template, found = set_["metadata"]["name"], set_["spec"]["template"], []
+    by_name = {one["name"]: one for one in template["cliques"]}
+    entries = template.get("podCliqueScalingGroups") or []
+    grouped = {clique for entry in entries for clique in entry["cliqueNames"]}
+    for r in range(set_["spec"].get("replicas", 1)):
+        base = f"{pcs}-{r}"
+        for name, clique in by_name.items():
+            if name not in grouped:
+                found.append(Made(f"{base}-{name}", clique, r, "", 0, base, ""))
+        for entry in entries:
+            full, least = f"{base}-{entry['name']}", entry.get("minAvailable", 1)
+            now = groups.get(full, {}).get("spec", {}).get("replicas", entry.get("replicas", 1))
+            for i in range(now):
+                own = base if i < least else f"{full}-{i - least}"
+                found += [
+                    Made(f"{full}-{i}-{name}", by_name[name], r, entry["name"], i, own, "" if i < least else base)
+                    for name in entry["cliqueNames"]
+                ]
+    return found
+
+
+def podclique(set_: Json, one: Made, namespace: str, labels: Labels = "grove") -> Json:
+    pcs = set_["metadata"]["name"]
+    own = {"grove.io/podgang": one.gang}
+    if labels == "grove":
+        own |= {
+            "app.kubernetes.io/managed-by": "grove-operator",
+            "app.kubernetes.io/part-of": pcs,
+            "grove.io/podcliqueset-replica-index": str(one.replica),
+        }
+        if one.base:
+            own["grove.io/base-podgang"] = one.base
+        if one.group:
+            own["grove.io/podcliquescalinggroup"] = f"{pcs}-{one.replica}-{one.group}"
+            own["grove.io/podcliquescalinggroup-replica-index"] = str(one.member)
+    else:
+        own |= {"grove.io/pcs-name": pcs, "grove.io/pcs-replica-index": str(one.replica)}
+        if one.group:
+            own |= {"grove.io/pcsg-name": one.group, "grove.io/pcsg-replica-index": str(one.member)}
+    meta: Json = {
+        "name": one.name,
+        "namespace": namespace,
+        "labels": {**one.template.get("labels", {}), **own},
+        "ownerReferences": [owner(set_, "PodCliqueSet")],
+    }
+    if "annotations" in one.template:
+        meta["annotations"] = dict(one.template["annotations"])
+    spec = copy.deepcopy(one.template["spec"])
+    return {"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": meta, "spec": spec}
+
+
+def reapplied(old: Json, body: Json) -> Json:
+    """A stored PodClique with the template written over it: spec but for the replicas, labels and annotations."""
+    new = {**copy.deepcopy(old), "spec": {**body["spec"], "replicas": old["spec"].get("replicas")}}
+    new["metadata"]["labels"] = {**old["metadata"].get("labels", {}), **body["metadata"]["labels"]}
+    if "annotations" in body["metadata"]:
+        new["metadata"]["annotations"] = body["metadata"]["annotations"]
+    else:
+        new["metadata"].pop("annotations", None)
+    return new
+
+
+def scaling_groups(set_: Json) -> list[Json]:
+    found = []
+    for r in range(set_["spec"].get("replicas", 1)):
+        for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
+            spec = {key: entry[key] for key in ("replicas", "minAvailable", "cliqueNames") if key in entry}
+            meta = {
+                "name": f"{set_['metadata']['name']}-{r}-{entry['name']}",
+                "ownerReferences": [owner(set_, "PodCliqueSet")],
+            }
+            kind = {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup"}
+            found.append({**kind, "metadata": meta, "spec": spec})
+    return found
+
+
+def gang(name: str, set_: Json) -> Json:
+    labels = {
+        "app.kubernetes.io/managed-by": "grove-operator",
+        "app.kubernetes.io/part-of": set_["metadata"]["name"],
+        "app.kubernetes.io/component": "podgang",
+    }
+    return {
+        "apiVersion": "scheduler.grove.io/v1alpha1",
+        "kind": "PodGang",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner(set_, "PodCliqueSet")]},
+        "spec": {"podgroups": []},
+    }
+
+
+def pods(clique: Json) -> list[Json]:
+    """The pods of a stored PodClique: its labels, annotations and template; they wait at a gate until their PodGang is there."""
+    meta = clique["metadata"]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{meta['name']}-{i}",
+                "labels": dict(meta.get("labels", {})),
+                "annotations": dict(meta.get("annotations", {})),
+                "ownerReferences": [owner(clique, "PodClique")],
+            },
+            "spec": {**copy.deepcopy(clique["spec"]["podSpec"]), "schedulingGates": [{"name": GATE}]},
+        }
+        for i in range(clique["spec"].get("replicas", 1))
+    ]
+
+
+def owner(found: Json, kind: str) -> Json:
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": kind,
+        "name": found["metadata"]["name"],
+        "uid": found["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
