@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
+from . import admission, appwrapper, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
 from .load import BenchError
 
 
@@ -46,6 +46,11 @@ def main() -> int:
     )
     compute_domain.add_arguments(
         benches.add_parser("compute-domain", help="a thousand ComputeDomains: seconds until Ready, and until gone")
+    )
+    appwrapper.add_arguments(
+        benches.add_parser(
+            "appwrapper", help="a thousand AppWrappers: requests, idle cost, failures, evacuation, memory"
+        )
     )
     args = parser.parse_args()
     try:

@@ -1,0 +1,244 @@
+"""The world of the AppWrapper bench: wrappers of a stand-in kind, whose pods are made, run and ended here, on nodes that are none.
+
+The real controllers make twenty objects a second, which would be what is measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+import msgspec
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.grove_kinds import crd
+
+from .cluster import Server
+
+__all__ = ["EVICTED", "FAILED", "NODES", "World", "load", "pod", "wrapper"]
+
+Json = dict[str, Any]
+
+GROUP: Final = "bench.example.com"
+WRAPPERS: Final = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers"
+LOADS: Final = f"/apis/{GROUP}/v1/namespaces/default/loads"
+PODS: Final = "/api/v1/namespaces/default/pods"
+LABEL: Final = "workload.codeflare.dev/appwrapper"
+NODES: Final = 64
+EVICTED: Final = 64
+"""Wrappers with a pod on the first node."""
+FAILED: Final = 200
+"""Further wrappers, of each of which one pod fails."""
+FAILURES_PER_S: Final = 10
+MERGE: Final = "application/merge-patch+json"
+
+
+def load() -> Json:
+    """The definition of a kind that makes pods."""
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return crd(GROUP, "Load", "loads", {"v1": {"type": "object", "properties": {"spec": kept, "status": kept}}})
+
+
+def wrapper(number: int, pods: int) -> Json:
+    asks = {"limits": {"nvidia.com/gpu": "8"}}
+    container = {"name": "main", "image": "x", "resources": asks}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    made = {"apiVersion": f"{GROUP}/v1", "kind": "Load", "metadata": {"name": name(number)}, "spec": {}}
+    made["spec"] = {"template": template}
+    sets = [{"path": "template.spec.template", "replicas": pods}]
+    return {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name(number)},
+        "spec": {"suspend": True, "components": [{"template": made, "podSets": sets}]},
+    }
+
+
+def name(number: int) -> str:
+    return f"w-{number:04}"
+
+
+def pod(of: Json, number: int, index: int) -> Json:
+    """One pod of a component, bound to a node: the first of the first 64 wrappers to the first node, none of the others to that one."""
+    template, metadata = of["spec"]["template"], of["metadata"]
+    node = 0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)
+    owner = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **template["metadata"],
+            "name": f"{metadata['name']}-{index}",
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {**template["spec"], "nodeName": f"node-{node}"},
+    }
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    resourceVersion: str = ""
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+    conditions: list[_Condition] = []
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Object
+
+
+class World:
+    """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many wrappers are; ``came_back``: how many
+    components were created again."""
+
+    def __init__(self, server: ApiServer, wrappers: int, pods: int) -> None:
+        self.wrappers, self.each = wrappers, pods
+        self.made: dict[str, float] = {}
+        self.came_back = 0
+        self._server = Server(server.server, str(server.ca), server.token)
+        self._phases: dict[str, str] = {}
+        self._ready: set[str] = set()
+        self._unhealthy: dict[str, float] = {}
+        self._resetting: dict[str, float] = {}
+        self._ended = False
+        self._follows: list[tuple[threading.Thread, http.client.HTTPConnection]] = []
+
+    def __enter__(self) -> Self:
+        nodes = [("/api/v1/nodes", {"metadata": {"name": f"node-{i}"}}) for i in range(NODES)]
+        self._server.burst("POST", nodes)
+        self._follow(WRAPPERS, self._wrapper_seen)
+        self._follow(LOADS, self._load_seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        for thread, connection in self._follows:
+            if connection.sock is not None:
+                connection.sock.shutdown(2)
+            thread.join()
+            connection.close()
+
+    # --- what is done
+
+    def wrap(self) -> None:
+        self._server.burst("POST", [(WRAPPERS, wrapper(i, self.each)) for i in range(self.wrappers)])
+
+    def resume(self) -> float:
+        """Let all of them go on, as Kueue does; when that began, by the monotonic clock."""
+        began = time.monotonic()
+        patch = {"spec": {"suspend": False}}
+        self._server.burst("PATCH", [(f"{WRAPPERS}/{name(i)}", patch) for i in range(self.wrappers)], MERGE)
+        return began
+
+    def make_pods(self) -> None:
+        """All pods of all components, which then run."""
+        for first in range(0, self.wrappers, 100):
+            numbers = range(first, min(first + 100, self.wrappers))
+            loads = {i: self._server.call("GET", f"{LOADS}/{name(i)}") for i in numbers}
+            wanted = [pod(loads[i], i, k) for i in numbers for k in range(self.each)]
+            self._server.burst("POST", [(PODS, one) for one in wanted])
+            running = {"status": {"phase": "Running"}}
+            paths = [f"{PODS}/{one['metadata']['name']}/status" for one in wanted]
+            self._server.burst("PATCH", [(path, running) for path in paths], MERGE)
+
+    def beat(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "reason": "KubeletReady"}
+        patch = {"status": {"conditions": [ready]}}
+        self._server.burst("PATCH", [(f"/api/v1/nodes/node-{i}/status", patch) for i in range(NODES)], MERGE)
+
+    def fail(self) -> list[float]:
+        """One pod of each of 200 wrappers fails, ten a second; seconds from each write to ``Unhealthy``, as a watch sees it."""
+        sent: dict[str, float] = {}
+        connection, headers = self._server.connect(), self._server.headers(MERGE)
+        failed = json.dumps({"status": {"phase": "Failed"}})
+        connection.connect()
+        for i in range(EVICTED, EVICTED + FAILED):
+            sent[name(i)] = time.monotonic()
+            connection.request("PATCH", f"{PODS}/{name(i)}-3/status", failed, headers)
+            connection.getresponse().read()
+            time.sleep(max(0.0, sent[name(i)] + 1 / FAILURES_PER_S - time.monotonic()))
+        connection.close()
+        self._wait(lambda: sent.keys() <= self._unhealthy.keys())
+        return [self._unhealthy[one] - at for one, at in sent.items()]
+
+    def evict(self) -> float:
+        """The first node is marked; seconds until all that have a pod there are Resetting."""
+        began = time.monotonic()
+        label = {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}}
+        self._server.burst("PATCH", [("/api/v1/nodes/node-0", label)], MERGE)
+        wanted = {name(i) for i in range(EVICTED)}
+        self._wait(lambda: wanted <= self._resetting.keys())
+        return max(self._resetting[one] for one in wanted) - began
+
+    # --- what is seen
+
+    def in_phase(self, phase: str) -> int:
+        return sum(one == phase for one in list(self._phases.values()))
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    def _wrapper_seen(self, event: _Event) -> None:
+        at, one = time.monotonic(), event.object
+        self._phases[one.metadata.name] = one.status.phase
+        conditions = {condition.type: condition.status for condition in one.status.conditions}
+        if conditions.get("PodsReady") == "True":
+            self._ready.add(one.metadata.name)
+        if conditions.get("Unhealthy") == "True":
+            self._unhealthy.setdefault(one.metadata.name, at)
+        if one.status.phase == "Resetting":
+            self._resetting.setdefault(one.metadata.name, at)
+
+    def _load_seen(self, event: _Event) -> None:
+        called = event.object.metadata.name
+        if event.type == "ADDED":
+            self.came_back += called in self.made
+            self.made.setdefault(called, time.monotonic())
+        elif event.type == "DELETED":  # as the garbage collector and the kubelets do
+            options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+            self._server.burst("DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)])
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not done() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _follow(self, path: str, seen: Callable[[_Event], None]) -> None:
+        connection = self._server.connect()
+        connection.timeout = None
+        version = self._server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        query = f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=7200"
+        connection.request("GET", query, headers=self._server.headers())
+        answer = connection.getresponse()
+
+        def watch() -> None:
+            decoder = msgspec.json.Decoder(_Event)
+            try:
+                while line := answer.readline():
+                    seen(decoder.decode(line))
+            except (OSError, ValueError, http.client.HTTPException):
+                if not self._ended:
+                    raise
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        self._follows.append((thread, connection))
