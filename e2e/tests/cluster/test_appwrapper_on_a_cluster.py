@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.lab import BASE_VALUES, GANG_VALUES, GPUS, Lab, until
+from preflight_e2e.facts import GPUS
+from preflight_e2e.lab import BASE_VALUES, GANG_VALUES, Lab, until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
 
@@ -250,7 +251,7 @@ def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(w
     slow, lab = world.lab.nodes[1], world.lab
     lab.configure(slow, SLOW)
     own = {"name": "own", "image": IMAGE, "command": ["sleep", "3600"]}
-    fast = {"warmupGracePeriodDuration": "4s", "admissionGracePeriodDuration": "4s"}
+    fast: dict[str, Any] = {"warmupGracePeriodDuration": "4s", "admissionGracePeriodDuration": "4s"}
     world.wrap("checked", asks(1, nodeSelector={"kubernetes.io/hostname": slow}), **fast)
     world.wrap("hangs", asks(0, initContainers=[own]), retryLimit="1", **fast)
     until("the checked one runs", lambda: world.running("checked"), 120)
