@@ -116,7 +116,7 @@ async def answered(reviews: Reviews, path: str, body: bytes) -> tuple[int, bytes
 
 
 async def test_no_review_is_answered_with_a_fault_of_ours_and_each_denial_has_a_sentence() -> None:
-    chance = random.Random(20261122)  # noqa: S311 - the same reviews each time
+    chance = random.Random(20261122)  # the same reviews each time
     reviewer = Reviewer(cast(Client, Discovery()), Rules())
     reviews = Reviews(reviewer.applications, AdmissionMetrics("appwrapper", CollectorRegistry()))
     seen: Counter[str] = Counter()

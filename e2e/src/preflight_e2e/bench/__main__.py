@@ -4,7 +4,18 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, appwrapper, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
+from . import (
+    admission,
+    appwrapper,
+    appwrapper_trace,
+    checks,
+    compute_domain,
+    fabric,
+    gang,
+    localisation,
+    mnnvl,
+    webhook,
+)
 from .load import BenchError
 
 
@@ -51,6 +62,9 @@ def main() -> int:
         benches.add_parser(
             "appwrapper", help="a thousand AppWrappers: requests, idle cost, failures, evacuation, memory"
         )
+    )
+    appwrapper_trace.add_arguments(
+        benches.add_parser("appwrapper-trace", help="what AppWrappers become in scenario files, to be compared")
     )
     args = parser.parse_args()
     try:

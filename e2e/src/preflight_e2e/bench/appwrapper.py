@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +24,7 @@ from .appwrapper_world import EVICTED, FAILED, World, load
 from .bars import Bar, all_hold, at_most, below
 from .load import BenchError
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["PROGRAM", "add_arguments", "controller", "run"]
 
 PROGRAM = "preflight-appwrapper"
 PATIENCE = 300.0
@@ -67,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
         printed = subprocess.run([args.program, "crd"], stdout=subprocess.PIPE, check=True).stdout
         server.define(yaml.safe_load(printed))
         server.define(load())
-        with World(server, args.wrappers, args.pods) as world, _controller(args.program, server, Path(name)) as one:
+        with (
+            World(server, args.wrappers, args.pods) as world,
+            controller(args.program, server, Path(name), CONFIG) as one,
+        ):
             figures = _measured(world, one, args.idle)
     print(json.dumps({"appwrapper": figures}))
     if args.json:
@@ -157,8 +159,9 @@ def _settled(one: served.Served) -> bool:
 
 
 @contextmanager
-def _controller(program: str, server: ApiServer, folder: Path) -> Iterator[served.Served]:
-    (folder / "config.yaml").write_text(CONFIG)
+def controller(program: str, server: ApiServer, folder: Path, config: str) -> Iterator[served.Served]:
+    """A replica that leads."""
+    (folder / "config.yaml").write_text(config)
     port, log = free_port(), folder / "controller.log"
     command = [program, "run", "--config", str(folder / "config.yaml"), "--namespace", "default"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -166,11 +169,7 @@ def _controller(program: str, server: ApiServer, folder: Path) -> Iterator[serve
     with served.pinned(command, None, log, environ, stderr=subprocess.STDOUT) as process:
         one = served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
         _until(lambda: "appwrapper_leader 1.0" in _metrics(one), "the controller leads")
-        try:
-            yield one
-        finally:
-            if os.environ.get("BENCH_LOG"):
-                shutil.copy(log, os.environ["BENCH_LOG"])
+        yield one
 
 
 @contextmanager

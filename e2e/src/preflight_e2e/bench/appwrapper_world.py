@@ -19,7 +19,21 @@ from preflight_testing.grove_kinds import crd
 
 from .cluster import Server
 
-__all__ = ["EVICTED", "FAILED", "NODES", "World", "load", "pod", "wrapper"]
+__all__ = [
+    "EVICTED",
+    "FAILED",
+    "LOADS",
+    "MERGE",
+    "NODES",
+    "PODS",
+    "WRAPPERS",
+    "Follow",
+    "World",
+    "load",
+    "load_of",
+    "pod_of",
+    "wrapper",
+]
 
 Json = dict[str, Any]
 
@@ -43,18 +57,21 @@ def load() -> Json:
     return crd(GROUP, "Load", "loads", {"v1": {"type": "object", "properties": {"spec": kept, "status": kept}}})
 
 
-def wrapper(number: int, pods: int) -> Json:
-    asks = {"limits": {"nvidia.com/gpu": "8"}}
-    container = {"name": "main", "image": "x", "resources": asks}
+def load_of(called: str) -> Json:
+    """A manifest of that kind, whose pods ask for GPUs."""
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    made = {"apiVersion": f"{GROUP}/v1", "kind": "Load", "metadata": {"name": name(number)}, "spec": {}}
-    made["spec"] = {"template": template}
+    about = {"apiVersion": f"{GROUP}/v1", "kind": "Load", "metadata": {"name": called}}
+    return {**about, "spec": {"template": template}}
+
+
+def wrapper(number: int, pods: int) -> Json:
     sets = [{"path": "template.spec.template", "replicas": pods}]
     return {
         "apiVersion": "workload.codeflare.dev/v1beta2",
         "kind": "AppWrapper",
         "metadata": {"name": name(number)},
-        "spec": {"suspend": True, "components": [{"template": made, "podSets": sets}]},
+        "spec": {"suspend": True, "components": [{"template": load_of(name(number)), "podSets": sets}]},
     }
 
 
@@ -62,10 +79,14 @@ def name(number: int) -> str:
     return f"w-{number:04}"
 
 
-def pod(of: Json, number: int, index: int) -> Json:
-    """One pod of a component, bound to a node: the first of the first 64 wrappers to the first node, none of the others to that one."""
+def node_of(number: int, index: int) -> str:
+    """The first pods of the first 64 wrappers are on the first node, and none of the others."""
+    return f"node-{0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)}"
+
+
+def pod_of(of: Json, index: int, node: str) -> Json:
+    """One pod of a component as it was created, bound to a node."""
     template, metadata = of["spec"]["template"], of["metadata"]
-    node = 0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)
     owner = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {
         "apiVersion": "v1",
@@ -75,33 +96,39 @@ def pod(of: Json, number: int, index: int) -> Json:
             "name": f"{metadata['name']}-{index}",
             "ownerReferences": [{**owner, "controller": True}],
         },
-        "spec": {**template["spec"], "nodeName": f"node-{node}"},
+        "spec": {**template["spec"], "nodeName": node},
     }
 
 
-class _Meta(msgspec.Struct):
-    name: str = ""
-    resourceVersion: str = ""
+class Follow:
+    """A watch over a collection in a thread; ``seen`` is called with each event's type and object, from what happens next on."""
 
+    def __init__(self, server: Server, path: str, seen: Callable[[str, Json], None]) -> None:
+        self._seen, self._ended = seen, False
+        self._connection = server.connect()
+        self._connection.timeout = None
+        version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        query = f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=7200"
+        self._connection.request("GET", query, headers=server.headers())
+        self._answer = self._connection.getresponse()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
 
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
+    def close(self) -> None:
+        self._ended = True
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(2)
+        self._thread.join()
+        self._connection.close()
 
-
-class _Status(msgspec.Struct):
-    phase: str = ""
-    conditions: list[_Condition] = []
-
-
-class _Object(msgspec.Struct):
-    metadata: _Meta
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: _Object
+    def _watch(self) -> None:
+        try:
+            while line := self._answer.readline():
+                event = msgspec.json.decode(line)
+                self._seen(event["type"], event["object"])
+        except (OSError, ValueError, http.client.HTTPException):
+            if not self._ended:
+                raise
 
 
 class World:
@@ -117,23 +144,20 @@ class World:
         self._ready: set[str] = set()
         self._unhealthy: dict[str, float] = {}
         self._resetting: dict[str, float] = {}
-        self._ended = False
-        self._follows: list[tuple[threading.Thread, http.client.HTTPConnection]] = []
+        self._follows: list[Follow] = []
 
     def __enter__(self) -> Self:
         nodes = [("/api/v1/nodes", {"metadata": {"name": f"node-{i}"}}) for i in range(NODES)]
         self._server.burst("POST", nodes)
-        self._follow(WRAPPERS, self._wrapper_seen)
-        self._follow(LOADS, self._load_seen)
+        self._follows = [
+            Follow(self._server, WRAPPERS, self._wrapper_seen),
+            Follow(self._server, LOADS, self._load_seen),
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended = True
-        for thread, connection in self._follows:
-            if connection.sock is not None:
-                connection.sock.shutdown(2)
-            thread.join()
-            connection.close()
+        for one in self._follows:
+            one.close()
 
     # --- what is done
 
@@ -152,7 +176,7 @@ class World:
         for first in range(0, self.wrappers, 100):
             numbers = range(first, min(first + 100, self.wrappers))
             loads = {i: self._server.call("GET", f"{LOADS}/{name(i)}") for i in numbers}
-            wanted = [pod(loads[i], i, k) for i in numbers for k in range(self.each)]
+            wanted = [pod_of(loads[i], k, node_of(i, k)) for i in numbers for k in range(self.each)]
             self._server.burst("POST", [(PODS, one) for one in wanted])
             running = {"status": {"phase": "Running"}}
             paths = [f"{PODS}/{one['metadata']['name']}/status" for one in wanted]
@@ -197,23 +221,23 @@ class World:
     def ready(self) -> int:
         return len(self._ready)
 
-    def _wrapper_seen(self, event: _Event) -> None:
-        at, one = time.monotonic(), event.object
-        self._phases[one.metadata.name] = one.status.phase
-        conditions = {condition.type: condition.status for condition in one.status.conditions}
+    def _wrapper_seen(self, _: str, raw: Json) -> None:
+        at, called, status = time.monotonic(), raw["metadata"]["name"], raw.get("status", {})
+        self._phases[called] = status.get("phase", "")
+        conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
         if conditions.get("PodsReady") == "True":
-            self._ready.add(one.metadata.name)
+            self._ready.add(called)
         if conditions.get("Unhealthy") == "True":
-            self._unhealthy.setdefault(one.metadata.name, at)
-        if one.status.phase == "Resetting":
-            self._resetting.setdefault(one.metadata.name, at)
+            self._unhealthy.setdefault(called, at)
+        if self._phases[called] == "Resetting":
+            self._resetting.setdefault(called, at)
 
-    def _load_seen(self, event: _Event) -> None:
-        called = event.object.metadata.name
-        if event.type == "ADDED":
+    def _load_seen(self, type_: str, raw: Json) -> None:
+        called = raw["metadata"]["name"]
+        if type_ == "ADDED":
             self.came_back += called in self.made
             self.made.setdefault(called, time.monotonic())
-        elif event.type == "DELETED":  # as the garbage collector and the kubelets do
+        elif type_ == "DELETED":  # as the garbage collector and the kubelets do
             options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
             self._server.burst("DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)])
 
@@ -221,24 +245,3 @@ class World:
         end = time.monotonic() + 120
         while not done() and time.monotonic() < end:
             time.sleep(0.01)
-
-    def _follow(self, path: str, seen: Callable[[_Event], None]) -> None:
-        connection = self._server.connect()
-        connection.timeout = None
-        version = self._server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
-        query = f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=7200"
-        connection.request("GET", query, headers=self._server.headers())
-        answer = connection.getresponse()
-
-        def watch() -> None:
-            decoder = msgspec.json.Decoder(_Event)
-            try:
-                while line := answer.readline():
-                    seen(decoder.decode(line))
-            except (OSError, ValueError, http.client.HTTPException):
-                if not self._ended:
-                    raise
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        self._follows.append((thread, connection))
