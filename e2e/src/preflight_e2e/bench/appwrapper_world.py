@@ -18,6 +18,7 @@ from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import crd
 
 from .cluster import Server
+from .load import BenchError
 
 __all__ = [
     "EVICTED",
@@ -101,18 +102,24 @@ def pod_of(of: Json, index: int, node: str) -> Json:
 
 
 class Follow:
-    """A watch over a collection in a thread; ``seen`` is called with each event's type and object, from what happens next on."""
+    """A watch over a collection in a thread; ``seen`` is called with each event's type and object, from what happens next on.
+
+    A server that is busy ends watches; the next one goes on from where the last one ended.
+    """
 
     def __init__(self, server: Server, path: str, seen: Callable[[str, Json], None]) -> None:
-        self._seen, self._ended = seen, False
-        self._connection = server.connect()
-        self._connection.timeout = None
-        version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
-        query = f"{path}?watch=true&resourceVersion={version}&timeoutSeconds=7200"
-        self._connection.request("GET", query, headers=server.headers())
-        self._answer = self._connection.getresponse()
+        self._server, self._path, self._seen, self._ended = server, path, seen, False
+        self._version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        self._connection, self._answer = self._opened()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
+
+    def _opened(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._server.connect()
+        connection.timeout = None
+        query = f"{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=7200"
+        connection.request("GET", query, headers=self._server.headers())
+        return connection, connection.getresponse()
 
     def close(self) -> None:
         self._ended = True
@@ -122,13 +129,21 @@ class Follow:
         self._connection.close()
 
     def _watch(self) -> None:
-        try:
-            while line := self._answer.readline():
-                event = msgspec.json.decode(line)
-                self._seen(event["type"], event["object"])
-        except (OSError, ValueError, http.client.HTTPException):
-            if not self._ended:
-                raise
+        while True:
+            try:
+                while line := self._answer.readline():
+                    event = msgspec.json.decode(line)
+                    if event["type"] == "ERROR":
+                        raise BenchError(f"{self._path}: the watch has ended: {event['object'].get('message')}.")
+                    self._version = event["object"]["metadata"]["resourceVersion"]
+                    self._seen(event["type"], event["object"])
+            except (OSError, ValueError, http.client.HTTPException):
+                if not self._ended:
+                    raise
+            if self._ended:
+                return
+            self._connection.close()
+            self._connection, self._answer = self._opened()
 
 
 class World:
