@@ -1,6 +1,6 @@
 """What holds for every history: of a cluster that does as it likes, and of wrappers that somebody has edited by hand.
 
-APPWRAPPER_HISTORIES is how many histories of 40 steps are played (60); the long form is 5000 of them.
+APPWRAPPER_HISTORIES is how many histories of 40 steps are played (60); 14000 of them make more than 200,000 decisions.
 """
 
 from __future__ import annotations
