@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass
 class Lab:
-    """``node``: where pods are put. ``silent``: nodes without a kubelet. ``holds``: pods of which it is true stay pending."""
+    """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet. ``holds``: pods of which it is true stay pending."""
 
     server: ApiServer
     target: Connection
@@ -202,7 +202,9 @@ class Lab:
             return "" if pod["spec"].get("nodeName") in self.silent else "end"
         if self.holds(pod) or pod["status"].get("phase") != "Pending":
             return ""
-        return "run" if pod["spec"].get("nodeName") else "bind"
+        if pod["spec"].get("nodeName"):
+            return "run"
+        return "bind" if pod["spec"].get("schedulerName") == "default-scheduler" else ""
 
     async def _do(self, what: str, pod: dict[str, Any]) -> None:
         path = self.path("", "pods", pod["metadata"]["name"])

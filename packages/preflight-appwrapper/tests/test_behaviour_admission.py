@@ -2,106 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-import trustme
+from hooks import serving
 from lab import Lab
 from player import PREFIX, bare_pod, job, service
 from preflight_appwrapper.rules import Rules
-from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
-from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.reviews import Reviews
-from preflight_kube.admission.server import HttpServer
-from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
-from prometheus_client import CollectorRegistry
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def serving(lab: Lab, home: Path, rules: Rules | None = None) -> AsyncIterator[Reviewer]:
-    """Our webhooks, for the test's own namespace."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    home.mkdir()
-    issued.private_key_pem.write_to_path(home / "tls.key")
-    for pem in issued.cert_chain_pems:
-        pem.write_to_path(home / "tls.crt", append=True)
-    metrics = AdmissionMetrics("appwrapper", CollectorRegistry())
-    reviewer = Reviewer(lab.client, rules or Rules())
-    server = HttpServer(
-        "admission",
-        Reviews(reviewer.applications, metrics),
-        metrics,
-        Certificate(home, "a test"),
-        host="127.0.0.1",
-        port=0,
-    )
-    made: list[str] = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.run)
-        while server.unready():
-            await anyio.sleep(0.01)
-        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-        for kind, path, operations in (
-            ("MutatingWebhookConfiguration", MUTATE, ["CREATE"]),
-            ("ValidatingWebhookConfiguration", VALIDATE, ["CREATE", "UPDATE"]),
-        ):
-            body: dict[str, Any] = {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": kind,
-                "metadata": {"name": f"appwrapper-preflight-{lab.namespace}"},
-                "webhooks": [
-                    {
-                        "name": "appwrapper.preflight.nvsentinel.nvidia.com",
-                        "admissionReviewVersions": ["v1"],
-                        "sideEffects": "None",
-                        "timeoutSeconds": 10,
-                        "clientConfig": {"url": f"https://127.0.0.1:{server.port}{path}", "caBundle": bundle},
-                        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": lab.namespace}},
-                        "rules": [
-                            {
-                                "apiGroups": ["workload.codeflare.dev"],
-                                "apiVersions": ["v1beta2"],
-                                "resources": ["appwrappers"],
-                                "operations": operations,
-                            }
-                        ],
-                    }
-                ],
-            }
-            plural = f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s"
-            await lab.client.create(plural, body)
-            made.append(f"{plural}/{body['metadata']['name']}")
-        try:
-            await effective(lab)
-            yield reviewer
-        finally:
-            with anyio.CancelScope(shield=True):
-                for path in made:
-                    await lab.client.delete(path)
-            group.cancel_scope.cancel()
-
-
-async def effective(lab: Lab) -> None:
-    """The API server takes new configurations up some moments later."""
-
-    async def denied() -> bool:
-        try:
-            await lab.client.create(f"{lab.wrappers()}?dryRun=All", wrapper())
-        except KubeError as error:
-            return error.status == 403
-        return False
-
-    await lab.until(denied, "the webhooks")
 
 
 def wrapper(*templates: dict[str, Any], name: str = "w", labels: Any = None, **annotations: str) -> dict[str, Any]:

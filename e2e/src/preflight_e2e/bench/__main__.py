@@ -4,7 +4,18 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
+from . import (
+    admission,
+    appwrapper,
+    appwrapper_trace,
+    checks,
+    compute_domain,
+    fabric,
+    gang,
+    localisation,
+    mnnvl,
+    webhook,
+)
 from .load import BenchError
 
 
@@ -46,6 +57,14 @@ def main() -> int:
     )
     compute_domain.add_arguments(
         benches.add_parser("compute-domain", help="a thousand ComputeDomains: seconds until Ready, and until gone")
+    )
+    appwrapper.add_arguments(
+        benches.add_parser(
+            "appwrapper", help="a thousand AppWrappers: requests, idle cost, failures, evacuation, memory"
+        )
+    )
+    appwrapper_trace.add_arguments(
+        benches.add_parser("appwrapper-trace", help="what AppWrappers become in scenario files, to be compared")
     )
     args = parser.parse_args()
     try:

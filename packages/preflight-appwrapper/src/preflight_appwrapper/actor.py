@@ -23,7 +23,7 @@ from .kinds import Kinds
 from .memory import Held, Listed, Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
-from .objects import API_VERSION, FINALIZER, KIND, LABEL, AppWrapper, Status, written
+from .objects import API_VERSION, FINALIZER, KIND, LABEL, AppWrapper, Pod, Status, written
 from .rules import Rules
 from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of
@@ -155,13 +155,28 @@ class Actor:
 
     async def survey(self, wrapper: AppWrapper, memory: Memory) -> bool:
         """Read all pods and components as they are now; whether there are any. Raises :class:`KubeError`."""
-        namespace, uid = wrapper.metadata.namespace, wrapper.metadata.uid
-        memory.listed = await self._pods(namespace, wrapper.metadata.name)
-        left = bool(memory.listed.pods)
+        memory.listed = await self._pods(wrapper.metadata.namespace, wrapper.metadata.name)
+        components = await self._look_at_components(wrapper, memory)
+        return components or bool(memory.listed.pods)
+
+    async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
+        """Whether a pod is as it was seen; the components are read, too. Raises :class:`KubeError`."""
+        path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
+        raw = await self._client.get_or_none(path, Loose)
+        if raw is None or cluster.pod(raw) != pod:
+            return False
+        await self._look_at_components(wrapper, memory)
+        return True
+
+    async def _look_at_components(self, wrapper: AppWrapper, memory: Memory) -> bool:
+        """Whether any of them is there."""
+        namespace, left = wrapper.metadata.namespace, False
         for one in wrapper.status.component_status:
             if one.name:
                 found = await self.look(namespace, (kind_of(one.api_version, one.kind), one.name), memory, one.uid)
-                left = left or (found is not None and found.owner is not None and found.owner.uid == uid)
+                left = left or (
+                    found is not None and found.owner is not None and found.owner.uid == wrapper.metadata.uid
+                )
         return left
 
     async def _pods(self, namespace: str, name: str) -> Listed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,6 +30,7 @@ from .seen import Action, AddFinalizer, Confirm, Create, Delete, DeletePod, List
 from .served import kind_of
 from .speaker import Speaker
 from .step import step
+from .unhealthy_nodes import found_by_preflight, must_leave
 
 __all__ = ["Controller"]
 
@@ -56,7 +58,8 @@ class Controller:
 
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
-        await _Leader(self._client.fenced(leadership.valid), self._rules, self._metrics, self).run()
+        with self._metrics.leading():
+            await _Leader(self._client.fenced(leadership.valid), self._rules, self._metrics, self).run()
 
 
 class _Leader:
@@ -93,11 +96,13 @@ class _Leader:
                 return None
             await self._mirrors.follow(wrapper)
             memory = self._memory(key, wrapper)
+            began = time.thread_time()
             seen = observe(wrapper, self._mirrors.view(key, wrapper), memory, suffix=_suffix())
             now = datetime.now(UTC)
             made = step(wrapper, seen, self._rules, now)
+            self._metrics.looks.observe(time.thread_time() - began)
             if made.row in _VERIFIED and not verified:
-                await self._actor.survey(wrapper, memory)
+                await self._verify(wrapper, made, seen, memory)
                 verified = True
                 continue
             verified = False
@@ -116,6 +121,15 @@ class _Leader:
         about = {"wrapper": "/".join(key), "next": made.next.what if made.next else ""}
         log.warning("is not settled; looked at again", extra={"about": about})
         return 1.0
+
+    async def _verify(self, wrapper: AppWrapper, made: Step, seen: Seen, memory: Memory) -> None:
+        """Ask the API server itself. One pod is enough for what one pod decides: a list of all is dear in a namespace of thousands."""
+        if made.row == "evacuate":
+            by = must_leave(seen.pods, seen.nodes) or found_by_preflight(seen.pods)
+            pod = next((one for one in seen.pods if by is not None and one.name == by.pod), None)
+            if pod is not None and await self._actor.still(wrapper, pod, memory):
+                return
+        await self._actor.survey(wrapper, memory)
 
     def _memory(self, key: Key, wrapper: AppWrapper) -> Memory:
         known = self._memories.get(key)

@@ -97,10 +97,11 @@ class Labeler:
             node = nodes.get(key[1])
             return await self._settle(client, node) if node is not None else None
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(mirror.run)
-            for _ in range(_WORKERS):
-                group.start_soon(queue.work, look)
+        with self._metrics.leading():
+            async with anyio.create_task_group() as group:
+                group.start_soon(mirror.run)
+                for _ in range(_WORKERS):
+                    group.start_soon(queue.work, look)
 
     async def _settle(self, client: Client, node: _Node) -> float | None:
         about = node.metadata

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from preflight_kube.client import Requests
 from preflight_kube.mirrors import Mirrors
@@ -17,6 +18,7 @@ from .table import PHASES
 __all__ = ["Metrics"]
 
 _DELETION = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
+_LOOK = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.1)
 _LATENESS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -62,11 +64,26 @@ class Metrics:
             buckets=_LATENESS,
             registry=registry,
         )
+        self.looks = Histogram(
+            "appwrapper_look_seconds",
+            "CPU time that it takes to see one wrapper with its pods and to decide.",
+            buckets=_LOOK,
+            registry=registry,
+        )
         self.writes = Counter("appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry)
         self.leader = Gauge("appwrapper_leader", "1 on the replica that leads.", registry=registry)
         Gauge("appwrapper_build_info", "1, with the version.", ["version"], registry=registry).labels(
             package_version("preflight-appwrapper")
         ).set(1)
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """Show that this replica leads, as long as it does."""
+        self.leader.set(1)
+        try:
+            yield
+        finally:
+            self.leader.set(0)
 
     def current(self, phases: Callable[[], Iterator[str]]) -> None:
         """Show how many wrappers are in each phase, counted when somebody asks."""

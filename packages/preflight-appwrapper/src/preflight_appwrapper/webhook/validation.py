@@ -22,6 +22,8 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _MOST_NAME: Final = 63
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
+_MOST_BYTES: Final = 1024 * 1024
+"""Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who has managed which field."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +37,12 @@ def created(
     wrapper: AppWrapper, rules: Rules, *, namespace: str, served: Mapping[Kind, Served] | None = None
 ) -> Judgement:
     """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody has asked."""
-    problems = [*_of_name(wrapper), *_of_components(wrapper, namespace, served), *_of_pod_sets(wrapper)]
+    problems = [
+        *_of_name(wrapper),
+        *_of_size(wrapper),
+        *_of_components(wrapper, namespace, served),
+        *_of_pod_sets(wrapper),
+    ]
     return Judgement(problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules)))
 
 
@@ -47,6 +54,13 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
         )
     if not wrapper.spec.components:
         yield "spec.components: is empty; wrap at least one resource that makes pods."
+
+
+def _of_size(wrapper: AppWrapper) -> Iterator[str]:
+    templates = [one.template for one in wrapper.spec.components if not nested_too_deeply(one.template)]
+    size = len(msgspec.json.encode(templates))
+    if size > _MOST_BYTES:
+        yield f"spec.components: have {size} bytes, and {_MOST_BYTES} can be stored beside a status; put large data into a ConfigMap or an image."
 
 
 def _of_components(wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Served] | None) -> Iterator[str]:

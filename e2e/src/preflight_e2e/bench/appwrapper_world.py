@@ -1,0 +1,262 @@
+"""The world of the AppWrapper bench: wrappers of a stand-in kind, whose pods are made, run and ended here, on nodes that are none.
+
+The real controllers make twenty objects a second, which would be what is measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+import msgspec
+from preflight_testing.apiserver import ApiServer
+from preflight_testing.grove_kinds import crd
+
+from .cluster import Server
+from .load import BenchError
+
+__all__ = [
+    "EVICTED",
+    "FAILED",
+    "LOADS",
+    "MERGE",
+    "NODES",
+    "PODS",
+    "WRAPPERS",
+    "Follow",
+    "World",
+    "load",
+    "load_of",
+    "pod_of",
+    "wrapper",
+]
+
+Json = dict[str, Any]
+
+GROUP: Final = "bench.example.com"
+WRAPPERS: Final = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers"
+LOADS: Final = f"/apis/{GROUP}/v1/namespaces/default/loads"
+PODS: Final = "/api/v1/namespaces/default/pods"
+LABEL: Final = "workload.codeflare.dev/appwrapper"
+NODES: Final = 64
+EVICTED: Final = 64
+"""Wrappers with a pod on the first node."""
+FAILED: Final = 200
+"""Further wrappers, of each of which one pod fails."""
+FAILURES_PER_S: Final = 10
+MERGE: Final = "application/merge-patch+json"
+
+
+def load() -> Json:
+    """The definition of a kind that makes pods."""
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return crd(GROUP, "Load", "loads", {"v1": {"type": "object", "properties": {"spec": kept, "status": kept}}})
+
+
+def load_of(called: str) -> Json:
+    """A manifest of that kind, whose pods ask for GPUs."""
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    about = {"apiVersion": f"{GROUP}/v1", "kind": "Load", "metadata": {"name": called}}
+    return {**about, "spec": {"template": template}}
+
+
+def wrapper(number: int, pods: int) -> Json:
+    sets = [{"path": "template.spec.template", "replicas": pods}]
+    return {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name(number)},
+        "spec": {"suspend": True, "components": [{"template": load_of(name(number)), "podSets": sets}]},
+    }
+
+
+def name(number: int) -> str:
+    return f"w-{number:04}"
+
+
+def node_of(number: int, index: int) -> str:
+    """The first pods of the first 64 wrappers are on the first node, and none of the others."""
+    return f"node-{0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)}"
+
+
+def pod_of(of: Json, index: int, node: str) -> Json:
+    """One pod of a component as it was created, bound to a node."""
+    template, metadata = of["spec"]["template"], of["metadata"]
+    owner = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **template["metadata"],
+            "name": f"{metadata['name']}-{index}",
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {**template["spec"], "nodeName": node},
+    }
+
+
+class Follow:
+    """A watch over a collection in a thread; ``seen`` is called with each event's type and object, from what happens next on.
+
+    A server that is busy ends watches; the next one goes on from where the last one ended.
+    """
+
+    def __init__(self, server: Server, path: str, seen: Callable[[str, Json], None]) -> None:
+        self._server, self._path, self._seen, self._ended = server, path, seen, False
+        self._version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        self._connection, self._answer = self._opened()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _opened(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._server.connect()
+        connection.timeout = None
+        query = f"{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=7200"
+        connection.request("GET", query, headers=self._server.headers())
+        return connection, connection.getresponse()
+
+    def close(self) -> None:
+        self._ended = True
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(2)
+        self._thread.join()
+        self._connection.close()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                while line := self._answer.readline():
+                    event = msgspec.json.decode(line)
+                    if event["type"] == "ERROR":
+                        raise BenchError(f"{self._path}: the watch has ended: {event['object'].get('message')}.")
+                    self._version = event["object"]["metadata"]["resourceVersion"]
+                    self._seen(event["type"], event["object"])
+            except (OSError, ValueError, http.client.HTTPException):
+                if not self._ended:
+                    raise
+            if self._ended:
+                return
+            self._connection.close()
+            self._connection, self._answer = self._opened()
+
+
+class World:
+    """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many wrappers are; ``came_back``: how many
+    components were created again."""
+
+    def __init__(self, server: ApiServer, wrappers: int, pods: int) -> None:
+        self.wrappers, self.each = wrappers, pods
+        self.made: dict[str, float] = {}
+        self.came_back = 0
+        self._server = Server(server.server, str(server.ca), server.token)
+        self._phases: dict[str, str] = {}
+        self._ready: set[str] = set()
+        self._unhealthy: dict[str, float] = {}
+        self._resetting: dict[str, float] = {}
+        self._follows: list[Follow] = []
+
+    def __enter__(self) -> Self:
+        nodes = [("/api/v1/nodes", {"metadata": {"name": f"node-{i}"}}) for i in range(NODES)]
+        self._server.burst("POST", nodes)
+        self._follows = [
+            Follow(self._server, WRAPPERS, self._wrapper_seen),
+            Follow(self._server, LOADS, self._load_seen),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._follows:
+            one.close()
+
+    # --- what is done
+
+    def wrap(self) -> None:
+        self._server.burst("POST", [(WRAPPERS, wrapper(i, self.each)) for i in range(self.wrappers)])
+
+    def resume(self) -> float:
+        """Let all of them go on, as Kueue does; when that began, by the monotonic clock."""
+        began = time.monotonic()
+        patch = {"spec": {"suspend": False}}
+        self._server.burst("PATCH", [(f"{WRAPPERS}/{name(i)}", patch) for i in range(self.wrappers)], MERGE)
+        return began
+
+    def make_pods(self) -> None:
+        """All pods of all components, which then run."""
+        for first in range(0, self.wrappers, 100):
+            numbers = range(first, min(first + 100, self.wrappers))
+            loads = {i: self._server.call("GET", f"{LOADS}/{name(i)}") for i in numbers}
+            wanted = [pod_of(loads[i], k, node_of(i, k)) for i in numbers for k in range(self.each)]
+            self._server.burst("POST", [(PODS, one) for one in wanted])
+            running = {"status": {"phase": "Running"}}
+            paths = [f"{PODS}/{one['metadata']['name']}/status" for one in wanted]
+            self._server.burst("PATCH", [(path, running) for path in paths], MERGE)
+
+    def beat(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "reason": "KubeletReady"}
+        patch = {"status": {"conditions": [ready]}}
+        self._server.burst("PATCH", [(f"/api/v1/nodes/node-{i}/status", patch) for i in range(NODES)], MERGE)
+
+    def fail(self) -> list[float]:
+        """One pod of each of 200 wrappers fails, ten a second; seconds from each write to ``Unhealthy``, as a watch sees it."""
+        sent: dict[str, float] = {}
+        connection, headers = self._server.connect(), self._server.headers(MERGE)
+        failed = json.dumps({"status": {"phase": "Failed"}})
+        connection.connect()
+        for i in range(EVICTED, EVICTED + FAILED):
+            sent[name(i)] = time.monotonic()
+            connection.request("PATCH", f"{PODS}/{name(i)}-3/status", failed, headers)
+            connection.getresponse().read()
+            time.sleep(max(0.0, sent[name(i)] + 1 / FAILURES_PER_S - time.monotonic()))
+        connection.close()
+        self._wait(lambda: sent.keys() <= self._unhealthy.keys())
+        return [self._unhealthy[one] - at for one, at in sent.items()]
+
+    def evict(self) -> float:
+        """The first node is marked; seconds until all that have a pod there are Resetting."""
+        began = time.monotonic()
+        label = {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}}
+        self._server.burst("PATCH", [("/api/v1/nodes/node-0", label)], MERGE)
+        wanted = {name(i) for i in range(EVICTED)}
+        self._wait(lambda: wanted <= self._resetting.keys())
+        return max(self._resetting[one] for one in wanted) - began
+
+    # --- what is seen
+
+    def in_phase(self, phase: str) -> int:
+        return sum(one == phase for one in list(self._phases.values()))
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    def _wrapper_seen(self, _: str, raw: Json) -> None:
+        at, called, status = time.monotonic(), raw["metadata"]["name"], raw.get("status", {})
+        self._phases[called] = status.get("phase", "")
+        conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
+        if conditions.get("PodsReady") == "True":
+            self._ready.add(called)
+        if conditions.get("Unhealthy") == "True":
+            self._unhealthy.setdefault(called, at)
+        if self._phases[called] == "Resetting":
+            self._resetting.setdefault(called, at)
+
+    def _load_seen(self, type_: str, raw: Json) -> None:
+        called = raw["metadata"]["name"]
+        if type_ == "ADDED":
+            self.came_back += called in self.made
+            self.made.setdefault(called, time.monotonic())
+        elif type_ == "DELETED":  # as the garbage collector and the kubelets do
+            options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+            self._server.burst("DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)])
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not done() and time.monotonic() < end:
+            time.sleep(0.01)

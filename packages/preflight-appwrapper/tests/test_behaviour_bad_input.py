@@ -1,0 +1,194 @@
+"""What is wrong with a wrapper, in one sentence each, as a user reads it from a real API server; and what comes of what was let through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hooks import serving
+from lab import Lab, condition
+from leading import leads
+from player import PREFIX, bare_pod, job, service
+from preflight_appwrapper.objects import LABEL
+from preflight_kube.client import KubeError
+from preflight_testing.grove_kinds import crd
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+HERE = "template.spec.template"
+TOO_LARGE = 1_400_000
+Json = dict[str, Any]
+
+
+def wrapper(*components: Json, name: str = "w") -> Json:
+    about = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": {"name": name}}
+    return {**about, "spec": {"components": list(components)}}
+
+
+def of(template: Any, *sets: Json) -> Json:
+    return {"template": template, **({"podSets": list(sets)} if sets else {})}
+
+
+def at(path: str, replicas: int = 2) -> Json:
+    return wrapper(of(job(), {"path": path, "replicas": replicas}))
+
+
+def changed(change: Callable[[Json], Any]) -> Json:
+    made = job()
+    change(made)
+    return wrapper(of(made))
+
+
+def labelled(made: Json) -> None:
+    made["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
+
+
+LARGE = job()
+LARGE["spec"]["template"]["spec"]["containers"][0]["args"] = ["x" * TOO_LARGE]
+WITHIN = {
+    "apiVersion": "workload.codeflare.dev/v1beta2",
+    "kind": "AppWrapper",
+    "metadata": {"name": "inner"},
+    "spec": {},
+}
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
+ROBOT = {"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "r"}}
+DENIED: dict[str, tuple[Json, str]] = {
+    "no components": (wrapper(), "spec.components: is empty; wrap at least one resource that makes pods."),
+    "no pods": (wrapper(of(service())), "spec.components: makes no pods; declare podSets"),
+    "nine pod sets": (wrapper(*(of(job(f"j{i}")) for i in range(9))), "spec.components: has 9 pod sets, and Kueue takes 8"),
+    "a path without template": (at("spec.template"), 'spec.components[0].podSets[0].path: "spec.template" is no path'),
+    "an open bracket": (at("template.spec.x[0"), 'spec.components[0].podSets[0].path: "template.spec.x[0" is no path'),
+    "two dots": (at("template..spec"), 'spec.components[0].podSets[0].path: "template..spec" is no path'),
+    "an index past the end": (at(f"{HERE}.spec.containers[3]"), "has 1 items, and [3] was asked for"),
+    "a container": (at(f"{HERE}.spec.containers[0]"), "leads to no pod template"),
+    "a list": (wrapper(of([])), "spec.components[0].template"),
+    "a string": (wrapper(of("Job")), "spec.components[0].template"),
+    "no kind": (wrapper(of({"apiVersion": "v1", "metadata": {"name": "x"}})), "spec.components[0].template"),
+    "too large": (wrapper(of(LARGE)), "can be stored beside a status; put large data into a ConfigMap or an image."),
+    "an AppWrapper": (wrapper(of(job()), of(WITHIN)), "spec.components[1].template: is an AppWrapper itself"),
+    "a foreign namespace": (
+        changed(lambda one: one["metadata"].update(namespace="kube-system")),
+        "spec.components[0].template.metadata.namespace: is kube-system, and only the wrapper's own",
+    ),
+    "a kind of the whole cluster": (wrapper(of(job()), of(NAMESPACE)), "v1 Namespace belongs to the whole cluster"),
+    "a kind that is not served": (wrapper(of(job()), of(ROBOT)), "the API server does not serve example.com/v1 Robot"),
+    "the same twice": (wrapper(of(job()), of(job())), "spec.components[1].template: is Job train, as spec.components[0] is"),
+    "a long name": (wrapper(of(job()), name="n" * 64), "metadata.name: has 64 characters"),
+    "another count": (at(HERE, 7), f"says 7 pods at {HERE}, and the template 2; make them equal."),
+    "a label of ours": (changed(labelled), f"label {LABEL} has another value than the wrapper's name; remove it."),
+}  # fmt: skip
+
+
+async def test_each_thing_that_is_wrong_is_denied_in_a_sentence_that_says_where_and_what_to_do(
+    lab: Lab, tmp_path: Path
+) -> None:
+    unsaid: dict[str, str] = {}
+    async with serving(lab, tmp_path / "tls"):
+        for what, (body, said) in DENIED.items():
+            try:
+                await lab.client.create(lab.wrappers(), body)
+                unsaid[what] = "was let through"
+            except KubeError as error:
+                if said not in str(error) or "Traceback" in str(error):
+                    unsaid[what] = str(error)[-400:]
+        everything = wrapper(of(job()), of(job()), of(NAMESPACE), of(ROBOT), name="n" * 64)
+        with pytest.raises(KubeError) as all_at_once:
+            await lab.client.create(lab.wrappers(), everything)
+    assert not unsaid
+    for said in ("has 64 characters", "as spec.components[0] is", "whole cluster", "does not serve"):
+        assert said in str(all_at_once.value)
+
+
+async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_default_holds(lab: Lab) -> None:
+    bad = {
+        "admissionGracePeriodDuration": "222badTime",
+        "warmupGracePeriodDuration": "10",
+        "failureGracePeriodDuration": "7d",
+        "retryPausePeriodDuration": "1h 30m",
+        "forcefulDeletionGracePeriodDuration": "",
+        "successTTLDuration": "9999999h",
+        "retryLimit": "99999999999",
+        "terminalExitCodes": "3,10,abc,42",
+        "retryableExitCodes": "x",
+    }
+    bounded = {"deletionOnFailureGracePeriodDuration": "-10m", "preflightAllowanceDuration": "48h"}
+    async with leads(lab.target, lab.namespace):
+        metadata = {"name": "w", "annotations": {PREFIX + key: one for key, one in {**bad, **bounded}.items()}}
+        body = wrapper(of(job()), name="w")
+        await lab.client.create(lab.wrappers(), {**body, "metadata": metadata})
+        await lab.condition("PodsReady", "True")
+
+        async def said() -> Any:
+            found = await lab.get(lab.path("", "events"))
+            told = [one["message"] for one in found["items"] if one["reason"] == "BadAnnotation"] if found else []
+            return told if all(any(key in one for one in told) for key in bad) else None
+
+        told = await lab.until(said, "an Event for each annotation")
+        assert len(told) == len(set(told))
+        assert any("abc" in one for one in told), told
+
+
+async def test_pod_set_infos_that_contradict_the_template_fail_it_with_the_key_and_both_values(lab: Lab) -> None:
+    made = job()
+    made["spec"]["template"]["spec"]["nodeSelector"] = {"flavor": "a100"}
+    body = wrapper(of(made))
+    body["spec"]["components"][0]["podSetInfos"] = [{"nodeSelector": {"flavor": "h100"}}]
+    async with leads(lab.target, lab.namespace):
+        await lab.client.create(lab.wrappers(), body)
+        found = await lab.phase("Failed")
+        unhealthy = condition(found, "Unhealthy")
+        assert unhealthy["reason"] == "CreateFailed"
+        for part in ("spec.components[0]", "flavor", "a100", "h100"):
+            assert part in unhealthy["message"]
+
+
+async def test_a_kind_that_vanishes_while_it_is_wrapped_fails_the_wrapper_and_is_not_asked_for_again(lab: Lab) -> None:
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": kept}}
+    lab.server.define(crd("vanish.example.com", "Ghost", "ghosts", {"v1": schema}))
+    ghost = {"apiVersion": "vanish.example.com/v1", "kind": "Ghost", "metadata": {"name": "g"}, "spec": {}}
+    async with leads(lab.target, lab.namespace) as leading:
+        await lab.client.create(lab.wrappers(), wrapper(of(ghost), of(bare_pod())))
+        await lab.phase("Running")
+        await lab.running(1)
+        await lab.client.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ghosts.vanish.example.com")
+        found = await lab.phase("Failed")
+        assert condition(found, "Unhealthy")["reason"] == "MissingComponent"
+        await lab.condition("ResourcesDeployed", "False")
+        assert leading.counted("appwrapper_resets_total", reason="MissingComponent", counted="true") == 0
+        assert not lab.pods()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Running", "componentStatus": []},
+        {"phase": "Suspended", "conditions": [], "componentStatus": []},
+        {"phase": "Nonsense", "resettingCount": 2_000_000_000},
+        {"phase": "Resetting", "conditions": []},
+        {"phase": "Terminating"},
+    ],
+    ids=lambda one: str(one["phase"]),
+)
+async def test_a_status_that_somebody_writes_in_mid_flight_breaks_nothing_and_leaves_no_orphan(
+    lab: Lab, status: Json
+) -> None:
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(service(), job(), retryPausePeriodDuration="0s", successTTLDuration="1s")
+        await lab.running(2)
+        at_hand = (await lab.wrapper())["status"]
+        lab.history.clear()  # what somebody writes by hand may say what it likes; what is left is looked at below
+        body = {"status": {**dict.fromkeys(at_hand), **status}}
+        await lab.client.merge_patch(lab.wrappers("w") + "/status", body)
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+        assert not lab.pods()
+        for group, plural in (("batch/v1", "jobs"), ("", "services")):
+            found = await lab.get(lab.path(group, plural))
+            assert found is not None
+            assert not found["items"]
+        lab.history.clear()
