@@ -418,7 +418,7 @@ def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain` (of these systems); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- gpu-scheduler` (of these systems); `--json FILE`."""
     if session.posargs[:1] in (["clean"], ["reals"], ["verdict"]):
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))
@@ -438,6 +438,14 @@ def bench(session: nox.Session) -> None:
         how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-mnnvl"]
         install(session, "uv", "sync", *how, *ours, into=folder)
         measured = ["--server", str(folder / "bin" / "preflight-mnnvl")]
+    if session.posargs[:1] == ["gpu-scheduler"]:
+        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-gpu-scheduler"
+        ours = [
+            f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-gpu-scheduler")
+        ]
+        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-gpu-scheduler"]
+        install(session, "uv", "sync", *how, *ours, into=folder)
+        measured = ["--server", str(folder / "bin" / "preflight-gpu-scheduler")]
     if session.posargs[:1] == ["checks"]:
         # As their images have them: what lies beside a program is looked through when it imports.
         components = Path(session.virtualenv.location).parent / "bench-components"

@@ -13,7 +13,16 @@ from preflight_e2e.fault import Fault
 from preflight_e2e.lab import GANG_VALUES, injector_values
 from preflight_e2e.mistake import Mistake
 from preflight_e2e.proof import Proof
-from preflight_e2e.scenario import MATRIX, Scenario, json_schema, load, load_all, load_faults, load_mistakes, load_proofs
+from preflight_e2e.scenario import (
+    MATRIX,
+    Scenario,
+    json_schema,
+    load,
+    load_all,
+    load_faults,
+    load_mistakes,
+    load_proofs,
+)
 from preflight_testing.helm import UMBRELLA, render
 
 ROWS = load_all()

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..program import leave, says_version
-from . import admission, checks, compute_domain, fabric, gang, localisation, mnnvl, webhook
+from . import admission, checks, compute_domain, fabric, gang, gpu_scheduler, localisation, mnnvl, webhook
 from .load import BenchError
 
 
@@ -46,6 +46,11 @@ def main() -> int:
     )
     compute_domain.add_arguments(
         benches.add_parser("compute-domain", help="a thousand ComputeDomains: seconds until Ready, and until gone")
+    )
+    gpu_scheduler.add_arguments(
+        benches.add_parser(
+            "gpu-scheduler", help="a thousand nodes of eight GPUs: calls, binds a second, gangs, reuse, memory"
+        )
     )
     args = parser.parse_args()
     try:
