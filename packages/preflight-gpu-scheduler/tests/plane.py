@@ -32,12 +32,14 @@ from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
 from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
+from preflight_gpu_scheduler.verbs import BindingArgs, BindingResult
 from preflight_kube.client import Client, Conflict, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 
-Trap = Callable[[str, str], Awaitable[Callable[[], Awaitable[None]] | None]]
+Blow = Callable[[], Awaitable[None]]
+Trap = Callable[[str, str], Awaitable[Blow | None]]
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting."""
 
@@ -245,16 +247,18 @@ class Plane:
         await made.start()
         return made
 
-    async def controller(self, trap: Trap | None = None) -> anyio.CancelScope:
+    async def controller(self, trap: Trap | None = None, target: Connection | None = None) -> anyio.CancelScope:
         """One as a task of this process, which leads without asking."""
         scope, ready = anyio.CancelScope(), anyio.Event()
-        self.group.start_soon(self._control, scope, ready, trap)
+        self.group.start_soon(self._control, scope, ready, trap, target or self.target)
         await ready.wait()
         return scope
 
-    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None) -> None:
+    async def _control(
+        self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None, target: Connection
+    ) -> None:
         with scope:
-            client = Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32)
+            client = Faulty(target, agent="gpu-scheduler-controller", concurrency=32)
             client.trap = trap
             async with client:
                 state = State(client, self.config, gangs=True)
@@ -366,6 +370,16 @@ class Plane:
         await self.until("every lease is a living pod's", fact)
 
 
+class Called(Extender):
+    """An extender to which something may happen when it is asked to bind a pod, by name."""
+
+    called: Callable[[str], Awaitable[None]]
+
+    async def bind(self, args: BindingArgs) -> BindingResult:
+        await self.called(args.pod_name)
+        return await super().bind(args)
+
+
 class Extending:
     """An extender in this process, and its way to the API server."""
 
@@ -374,6 +388,7 @@ class Extending:
         self.scope = anyio.CancelScope()
         self.state: State | None = None
         self.trap: Trap | None = None
+        self.called: Callable[[str], Awaitable[None]] | None = None
         self._ended = anyio.Event()
 
     async def start(self) -> None:
@@ -390,7 +405,8 @@ class Extending:
                 async with client:
                     meters = ExtenderMeters(CollectorRegistry())
                     self.state = state = State(client, plane.config)
-                    extender = Extender(client, plane.config, state, meters)
+                    extender = Called(client, plane.config, state, meters)
+                    extender.called = self._called
                     listening = listener("127.0.0.1", self.port)
                     self.port = int(listening.getsockname()[1])
                     async with anyio.create_task_group() as group:
@@ -407,6 +423,10 @@ class Extending:
 
     async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
         return await self.trap(verb, path) if self.trap is not None else None
+
+    async def _called(self, pod: str) -> None:
+        if self.called is not None:
+            await self.called(pod)
 
     async def kill(self) -> None:
         """As if the process had died: whatever it was at is left as it is."""
@@ -438,6 +458,16 @@ async def plane(server: ApiServer, **config: Any) -> AsyncIterator[Plane]:
             finally:
                 group.cancel_scope.cancel()
                 await made.close()
+
+
+async def bind(world: Plane, port: int, name: str) -> bool:
+    """As kube-scheduler asks for it, to the node ``a``; whether the pod was bound."""
+    pod = await world.read_pod(name)
+    asked = {"PodName": name, "PodNamespace": world.namespace, "PodUID": pod.metadata.uid, "Node": "a"}
+    async with httpx.AsyncClient(timeout=60) as http:
+        answer = await http.post(f"http://127.0.0.1:{port}/bind", json=asked)
+    assert answer.status_code == 200
+    return not answer.json()["Error"]
 
 
 def _apply(document: dict[str, Any], operation: dict[str, Any]) -> None:
