@@ -145,7 +145,7 @@ class Plane:
         self._nodes.append(name)
         size = max(1, gpus // islands)
         devices = [
-            {"id": n, "uuid": f"GPU-{name}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
+            {"id": n, "uuid": f"GPU-{name[:100]}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
             for n in range(gpus)
         ]
         await self.status_of(
@@ -171,8 +171,10 @@ class Plane:
         await self.client.create(f"/apis/{names.API_VERSION}/namespaces/{where}/gpuclaims", body)
         self._claims[where, name] = Claim(namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec))
 
-    async def pod(self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", **annotations: str) -> None:
-        """As our webhook would admit it."""
+    async def pod(
+        self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", native: str = "", **annotations: str
+    ) -> None:
+        """As our webhook would admit it. ``native``: the PodGroup that it is in."""
         where = namespace or self.namespace
         said = {
             names.CLAIM_ANNOTATION: claim,
@@ -187,6 +189,8 @@ class Plane:
                 "terminationGracePeriodSeconds": 0,
             },
         }
+        if native:
+            body["spec"]["schedulingGroup"] = {"podGroupName": native}
         verdict = admit(body, self._claims.get((where, claim)), self.config.rules)
         assert not verdict.refused, verdict.refused
         for operation in verdict.patch:
@@ -196,9 +200,9 @@ class Plane:
     async def try_pod(
         self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
     ) -> Any:
-        """As a user makes it; the object as it was stored. ``env`` and ``resources`` are the container's."""
+        """As a user makes it; the object as it was stored. ``env``, ``envFrom`` and ``resources`` are the container's."""
         container: dict[str, Any] = {"name": "main", "image": "none"}
-        container |= {key: more.pop(key) for key in ("env", "resources") if key in more}
+        container |= {key: more.pop(key) for key in ("env", "envFrom", "resources") if key in more}
         spec: dict[str, Any] = {"containers": [container], **more}
         if init:
             spec["initContainers"] = [{"name": "i", "image": "none"}]
@@ -270,7 +274,9 @@ class Plane:
                     group.start_soon(acting.lead)
                     ready.set()
 
-    def scheduler(self, port: int, name: str = "scheduler", kubeconfig: Path | None = None) -> subprocess.Popen[bytes]:
+    def scheduler(
+        self, port: int, name: str = "scheduler", kubeconfig: Path | None = None, gates: str = ""
+    ) -> subprocess.Popen[bytes]:
         """A real kube-scheduler that asks the extender at ``port``."""
         folder = os.environ[ASSETS]
         access = str(kubeconfig or self.kubeconfig)
@@ -278,6 +284,7 @@ class Plane:
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
         log = (self.home / f"{name}.log").open("wb")
         command = [f"{folder}/kube-scheduler", f"--config={self.home}/{name}.yaml", "--secure-port=0", "-v=2"]
+        command += [f"--feature-gates={gates}"] if gates else []
         process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
         self._processes.append(process)

@@ -186,5 +186,36 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_g
     anyio.run(body)
 
 
+def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(real_api_server: ApiServer) -> None:
+    """The stock scheduler filters all of them before it binds one; the size is the PodGroup's, as no pod says it."""
+
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            for node in ("a", "b"):
+                await world.node(node, 2)
+            extender = await world.extender()
+            world.scheduler(extender.port, gates="GenericWorkload=true,GangScheduling=true")
+            await world.controller()
+            path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
+            group = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "job"}}
+            await world.client.create(path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}})
+            await world.claim("one", 1, gang="job")
+            for n in range(3):
+                await world.pod(f"job-{n}", "one", native="job")
+
+            async def waits() -> bool:
+                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+                return any(one["reason"] == "GangWaiting" for one in events["items"])
+
+            await world.until("an Event says that one is missing", waits)
+            assert world.watcher.given == {}
+            assert await _leases(world, 0)
+            await world.pod("job-3", "one", native="job")
+            await world.until("all of them run", lambda: len(world.watcher.given) == 4)
+            await world.explained()
+
+    anyio.run(body)
+
+
 async def _leases(world: Plane, number: int) -> bool:
     return len(await world.leases()) == number
