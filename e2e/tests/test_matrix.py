@@ -125,3 +125,7 @@ def test_the_test_that_proves_a_row_exists_and_runs_on_the_ring_that_the_row_say
 def test_no_two_rows_say_the_same_of_the_same_test() -> None:
     told = [(row.test, row.fault) for row in PROOFS]
     assert len(told) == len(set(told))
+
+
+def test_of_the_gpu_scheduler_there_are_at_least_fifty_rows() -> None:
+    assert len([row for row in PROOFS if row.id.startswith("gpu-")]) >= 50
