@@ -130,6 +130,32 @@ def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(re
     anyio.run(body)
 
 
+async def _said(world: Plane, namespace: str, reason: str) -> str:
+    events = await world.raw(f"/api/v1/namespaces/{namespace}/events")
+    return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
+
+
+def test_a_pod_is_told_which_gpus_it_has_and_a_node_that_somebody_else_hands_out_its_gpus(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 4, islands=2)
+            await world.claim("two", 2)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "two")
+            await world.bound("p")
+            told = await world.until("the pod is told", partial(_said, world, world.namespace, "GpusAllocated"))
+            assert told == "GPUs 0,1 of a, island nvlink-0"
+            await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
+            told = await world.until("the node is told", partial(_said, world, "default", "DevicePluginConflict"))
+            assert told.startswith("a device plugin hands out the GPUs of this node, too")
+
+    anyio.run(body)
+
+
 async def _gang(world: Plane, name: str, members: int) -> None:
     await world.claim(name, 1, gang=name)
     for n in range(members):
@@ -178,6 +204,8 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_g
                 lambda: any(one.reclaimed > 0 for one in world.watcher.pods.values()),
             )
             assert world.watcher.given == {}
+            told = await world.until("a member is told", partial(_said, world, world.namespace, "GangTimedOut"))
+            assert "gang g was not bound within 5 s of its reservation" in told
             for n in range(2):
                 await world.delete_pod(f"g-{n}")
             await world.until("no lease is left", lambda: _leases(world, 0))
