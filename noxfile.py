@@ -420,50 +420,38 @@ def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1
     install(session, "uv", "sync", *lock, into=environment)
 
 
+MEASURED = {
+    "webhook": ("--server", "bin/preflight-webhook", ("preflight-webhook",)),
+    "admission": ("--server", "bin/preflight-webhook", ("preflight-webhook",)),
+    "mnnvl": ("--server", "bin/preflight-mnnvl", ("preflight-mnnvl",)),
+    "compute-domain": ("--programs", "bin", ("preflight-computedomain",)),
+    "appwrapper": ("--program", "bin/preflight-appwrapper", ("preflight-appwrapper",)),
+    "appwrapper-trace": ("--program", "bin/preflight-appwrapper", ("preflight-appwrapper",)),
+    "gpu-scheduler": ("--server", "bin/preflight-gpu-scheduler", ("preflight-gpu-scheduler",)),
+    "checks": ("--programs", "", ("check-dcgm", "check-nccl-loopback")),
+}
+"""By bench: the option that says where the measured programs are, where they are in their environment (empty: in the folder of
+all), and whose they are. They are installed as in their images, since what lies beside a program is looked through when it imports."""
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace` (of these systems); `--json FILE`."""
-    if session.posargs[:1] in (["clean"], ["reals"], ["verdict"]):
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these systems); `--json FILE`."""
+    chosen = "".join(session.posargs[:1])
+    if chosen in {"clean", "reals", "verdict"}:
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))
     else:
         sync(session, "--all-packages", "--group", "bench")
     measured = []
-    if session.posargs[:1] in (["webhook"], ["admission"]):
-        # As its image has it, for its memory is measured too: no other packages beside it, and bytecode made beforehand.
-        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-webhook"
-        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-webhook")]
-        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-webhook"]
-        install(session, "uv", "sync", *how, *ours, into=folder)
-        measured = ["--server", str(folder / "bin" / "preflight-webhook")]
-    if session.posargs[:1] == ["mnnvl"]:
-        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-mnnvl"
-        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-mnnvl")]
-        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-mnnvl"]
-        install(session, "uv", "sync", *how, *ours, into=folder)
-        measured = ["--server", str(folder / "bin" / "preflight-mnnvl")]
-    if session.posargs[:1] == ["compute-domain"]:
-        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-computedomain"
-        ours = [
-            f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-computedomain")
-        ]
-        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-computedomain"]
-        install(session, "uv", "sync", *how, "--extra", "plugin", *ours, into=folder)
-        measured = ["--programs", str(folder / "bin")]
-    if session.posargs[:1] in (["appwrapper"], ["appwrapper-trace"]):
-        folder = Path(session.virtualenv.location).parent / "bench-components" / "preflight-appwrapper"
-        ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", "preflight-appwrapper")]
-        how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", "preflight-appwrapper"]
-        install(session, "uv", "sync", *how, *ours, into=folder)
-        measured = ["--program", str(folder / "bin" / "preflight-appwrapper")]
-    if session.posargs[:1] == ["checks"]:
-        # As their images have them: what lies beside a program is looked through when it imports.
+    if chosen in MEASURED:
+        option, place, members = MEASURED[chosen]
         components = Path(session.virtualenv.location).parent / "bench-components"
-        for member in ("check-dcgm", "check-nccl-loopback"):
-            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", member)]
-            how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", member]
+        for member in members:
+            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
+            how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--all-extras", "--package", member]
             install(session, "uv", "sync", *how, *ours, into=components / member)
-        measured = ["--programs", str(components)]
+        measured = [option, str(components / members[0] / place if place else components)]
     session.run("python", "-m", "preflight_e2e.bench", *session.posargs, *measured, env=without_pythonpath())
 
 

@@ -83,6 +83,46 @@ def test_the_extender_is_not_reachable_from_outside_its_pod() -> None:
         assert not [one for one in container.get("args", ()) if "--listen" in one]
 
 
+def policies(**values: Any) -> dict[str, Any]:
+    found = [o for o in made(**values) if o["kind"] == "NetworkPolicy"]
+    return {o["metadata"]["name"].removeprefix(f"{NAME}-"): o["spec"] for o in found}
+
+
+def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all() -> None:
+    monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    found = policies(networkPolicy={"metricsFrom": monitoring})
+    assert sorted(found) == ACCOUNTS
+    metrics = {"from": monitoring, "ports": [{"port": "metrics", "protocol": "TCP"}]}
+    admission = {"ports": [{"port": "admission", "protocol": "TCP"}]}
+    assert {name: spec.get("ingress") for name, spec in found.items()} == {
+        "agent": [metrics],
+        "certs": None,
+        "controller": [metrics],
+        "scheduler": [metrics],
+        "webhook": [admission, metrics],
+    }
+    templates = [o["spec"]["template"] for o in made() if o["kind"] in {"Deployment", "DaemonSet"}]
+    for one in templates:
+        labels = one["metadata"]["labels"].items()
+        assert [name for name, spec in found.items() if spec["podSelector"]["matchLabels"].items() <= labels]
+    assert policies(networkPolicy={"enabled": False}) == {}
+
+
+def test_no_container_of_ours_may_do_more_than_it_needs() -> None:
+    for o in (one for one in made() if one["kind"] in {"Deployment", "DaemonSet"}):
+        for container in o["spec"]["template"]["spec"]["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, container["name"]
+            assert context["readOnlyRootFilesystem"] is True, container["name"]
+            assert context["capabilities"] == {"drop": ["ALL"]}, container["name"]
+
+
+def test_each_value_is_described_in_the_readme() -> None:
+    text = (PARTS / NAME / "README.md").read_text()
+    values = yaml.safe_load((PARTS / NAME / "values.yaml").read_text())
+    assert [key for key in values if f"`{key}" not in text and key not in {"imagePullPolicy"}] == []
+
+
 def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
     [config] = [o for o in made(reservationSeconds=120, countResource="") if o["kind"] == "ConfigMap"]
     found = yaml.safe_load(config["data"]["config.yaml"])

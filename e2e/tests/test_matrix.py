@@ -137,3 +137,7 @@ def test_of_multi_node_nvlink_there_are_at_least_twenty_five_rows_of_which_five_
     assert len([row for row in rows if row.ring == "cluster"]) >= 5
 def test_there_are_at_least_sixty_rows_of_appwrappers() -> None:
     assert len([row for row in PROOFS if row.id.startswith("appwrapper-")]) >= 60
+
+
+def test_of_the_gpu_scheduler_there_are_at_least_fifty_rows() -> None:
+    assert len([row for row in PROOFS if row.id.startswith("gpu-")]) >= 50

@@ -32,12 +32,14 @@ from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
 from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
+from preflight_gpu_scheduler.verbs import BindingArgs, BindingResult
 from preflight_kube.client import Client, Conflict, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 
-Trap = Callable[[str, str], Awaitable[Callable[[], Awaitable[None]] | None]]
+Blow = Callable[[], Awaitable[None]]
+Trap = Callable[[str, str], Awaitable[Blow | None]]
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting."""
 
@@ -143,7 +145,7 @@ class Plane:
         self._nodes.append(name)
         size = max(1, gpus // islands)
         devices = [
-            {"id": n, "uuid": f"GPU-{name}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
+            {"id": n, "uuid": f"GPU-{name[:100]}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
             for n in range(gpus)
         ]
         await self.status_of(
@@ -169,8 +171,10 @@ class Plane:
         await self.client.create(f"/apis/{names.API_VERSION}/namespaces/{where}/gpuclaims", body)
         self._claims[where, name] = Claim(namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec))
 
-    async def pod(self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", **annotations: str) -> None:
-        """As our webhook would admit it."""
+    async def pod(
+        self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", native: str = "", **annotations: str
+    ) -> None:
+        """As our webhook would admit it. ``native``: the PodGroup that it is in."""
         where = namespace or self.namespace
         said = {
             names.CLAIM_ANNOTATION: claim,
@@ -185,6 +189,8 @@ class Plane:
                 "terminationGracePeriodSeconds": 0,
             },
         }
+        if native:
+            body["spec"]["schedulingGroup"] = {"podGroupName": native}
         verdict = admit(body, self._claims.get((where, claim)), self.config.rules)
         assert not verdict.refused, verdict.refused
         for operation in verdict.patch:
@@ -194,9 +200,9 @@ class Plane:
     async def try_pod(
         self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
     ) -> Any:
-        """As a user makes it; the object as it was stored. ``env`` and ``resources`` are the container's."""
+        """As a user makes it; the object as it was stored. ``env``, ``envFrom`` and ``resources`` are the container's."""
         container: dict[str, Any] = {"name": "main", "image": "none"}
-        container |= {key: more.pop(key) for key in ("env", "resources") if key in more}
+        container |= {key: more.pop(key) for key in ("env", "envFrom", "resources") if key in more}
         spec: dict[str, Any] = {"containers": [container], **more}
         if init:
             spec["initContainers"] = [{"name": "i", "image": "none"}]
@@ -245,16 +251,18 @@ class Plane:
         await made.start()
         return made
 
-    async def controller(self, trap: Trap | None = None) -> anyio.CancelScope:
+    async def controller(self, trap: Trap | None = None, target: Connection | None = None) -> anyio.CancelScope:
         """One as a task of this process, which leads without asking."""
         scope, ready = anyio.CancelScope(), anyio.Event()
-        self.group.start_soon(self._control, scope, ready, trap)
+        self.group.start_soon(self._control, scope, ready, trap, target or self.target)
         await ready.wait()
         return scope
 
-    async def _control(self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None) -> None:
+    async def _control(
+        self, scope: anyio.CancelScope, ready: anyio.Event, trap: Trap | None, target: Connection
+    ) -> None:
         with scope:
-            client = Faulty(self.target, agent="gpu-scheduler-controller", concurrency=32)
+            client = Faulty(target, agent="gpu-scheduler-controller", concurrency=32)
             client.trap = trap
             async with client:
                 state = State(client, self.config, gangs=True)
@@ -266,7 +274,9 @@ class Plane:
                     group.start_soon(acting.lead)
                     ready.set()
 
-    def scheduler(self, port: int, name: str = "scheduler", kubeconfig: Path | None = None) -> subprocess.Popen[bytes]:
+    def scheduler(
+        self, port: int, name: str = "scheduler", kubeconfig: Path | None = None, gates: str = ""
+    ) -> subprocess.Popen[bytes]:
         """A real kube-scheduler that asks the extender at ``port``."""
         folder = os.environ[ASSETS]
         access = str(kubeconfig or self.kubeconfig)
@@ -274,6 +284,7 @@ class Plane:
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
         log = (self.home / f"{name}.log").open("wb")
         command = [f"{folder}/kube-scheduler", f"--config={self.home}/{name}.yaml", "--secure-port=0", "-v=2"]
+        command += [f"--feature-gates={gates}"] if gates else []
         process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
         self._processes.append(process)
@@ -366,6 +377,16 @@ class Plane:
         await self.until("every lease is a living pod's", fact)
 
 
+class Called(Extender):
+    """An extender to which something may happen when it is asked to bind a pod, by name."""
+
+    called: Callable[[str], Awaitable[None]]
+
+    async def bind(self, args: BindingArgs) -> BindingResult:
+        await self.called(args.pod_name)
+        return await super().bind(args)
+
+
 class Extending:
     """An extender in this process, and its way to the API server."""
 
@@ -374,6 +395,7 @@ class Extending:
         self.scope = anyio.CancelScope()
         self.state: State | None = None
         self.trap: Trap | None = None
+        self.called: Callable[[str], Awaitable[None]] | None = None
         self._ended = anyio.Event()
 
     async def start(self) -> None:
@@ -390,7 +412,8 @@ class Extending:
                 async with client:
                     meters = ExtenderMeters(CollectorRegistry())
                     self.state = state = State(client, plane.config)
-                    extender = Extender(client, plane.config, state, meters)
+                    extender = Called(client, plane.config, state, meters)
+                    extender.called = self._called
                     listening = listener("127.0.0.1", self.port)
                     self.port = int(listening.getsockname()[1])
                     async with anyio.create_task_group() as group:
@@ -407,6 +430,10 @@ class Extending:
 
     async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
         return await self.trap(verb, path) if self.trap is not None else None
+
+    async def _called(self, pod: str) -> None:
+        if self.called is not None:
+            await self.called(pod)
 
     async def kill(self) -> None:
         """As if the process had died: whatever it was at is left as it is."""
@@ -438,6 +465,16 @@ async def plane(server: ApiServer, **config: Any) -> AsyncIterator[Plane]:
             finally:
                 group.cancel_scope.cancel()
                 await made.close()
+
+
+async def bind(world: Plane, port: int, name: str) -> bool:
+    """As kube-scheduler asks for it, to the node ``a``; whether the pod was bound."""
+    pod = await world.read_pod(name)
+    asked = {"PodName": name, "PodNamespace": world.namespace, "PodUID": pod.metadata.uid, "Node": "a"}
+    async with httpx.AsyncClient(timeout=60) as http:
+        answer = await http.post(f"http://127.0.0.1:{port}/bind", json=asked)
+    assert answer.status_code == 200
+    return not answer.json()["Error"]
 
 
 def _apply(document: dict[str, Any], operation: dict[str, Any]) -> None:

@@ -130,6 +130,32 @@ def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(re
     anyio.run(body)
 
 
+async def _said(world: Plane, namespace: str, reason: str) -> str:
+    events = await world.raw(f"/api/v1/namespaces/{namespace}/events")
+    return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
+
+
+def test_a_pod_is_told_which_gpus_it_has_and_a_node_that_somebody_else_hands_out_its_gpus(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 4, islands=2)
+            await world.claim("two", 2)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("p", "two")
+            await world.bound("p")
+            told = await world.until("the pod is told", partial(_said, world, world.namespace, "GpusAllocated"))
+            assert told == "GPUs 0,1 of a, island nvlink-0"
+            await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
+            told = await world.until("the node is told", partial(_said, world, "default", "DevicePluginConflict"))
+            assert told.startswith("a device plugin hands out the GPUs of this node, too")
+
+    anyio.run(body)
+
+
 async def _gang(world: Plane, name: str, members: int) -> None:
     await world.claim(name, 1, gang=name)
     for n in range(members):
@@ -178,10 +204,43 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_g
                 lambda: any(one.reclaimed > 0 for one in world.watcher.pods.values()),
             )
             assert world.watcher.given == {}
+            told = await world.until("a member is told", partial(_said, world, world.namespace, "GangTimedOut"))
+            assert "gang g was not bound within 5 s of its reservation" in told
             for n in range(2):
                 await world.delete_pod(f"g-{n}")
             await world.until("no lease is left", lambda: _leases(world, 0))
             stop.cancel()
+
+    anyio.run(body)
+
+
+def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(real_api_server: ApiServer) -> None:
+    """The stock scheduler filters all of them before it binds one; the size is the PodGroup's, as no pod says it."""
+
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            for node in ("a", "b"):
+                await world.node(node, 2)
+            extender = await world.extender()
+            world.scheduler(extender.port, gates="GenericWorkload=true,GangScheduling=true")
+            await world.controller()
+            path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
+            group = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "job"}}
+            await world.client.create(path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}})
+            await world.claim("one", 1, gang="job")
+            for n in range(3):
+                await world.pod(f"job-{n}", "one", native="job")
+
+            async def waits() -> bool:
+                events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+                return any(one["reason"] == "GangWaiting" for one in events["items"])
+
+            await world.until("an Event says that one is missing", waits)
+            assert world.watcher.given == {}
+            assert await _leases(world, 0)
+            await world.pod("job-3", "one", native="job")
+            await world.until("all of them run", lambda: len(world.watcher.given) == 4)
+            await world.explained()
 
     anyio.run(body)
 

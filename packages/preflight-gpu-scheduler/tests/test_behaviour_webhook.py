@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import anyio
 import pytest
-import trustme
-from plane import Plane, plane
+from doors import admitting
+from plane import plane
 from preflight_gpu_scheduler import names
 from preflight_kube.client import KubeError
-from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(240)
-
-
-async def _admitting(world: Plane) -> None:
-    """Start the webhook, and have the API server ask it for pods of the test's namespace."""
-    authority, port = trustme.CA(), free_port()
-    folder = world.home / "certificates"
-    folder.mkdir()
-    issued = authority.issue_cert("127.0.0.1")
-    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
-    (folder / "tls.crt").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
-    (folder / "ca.crt").write_bytes(authority.cert_pem.bytes())
-    health = free_port()
-    world.command(
-        *("webhook", "--certificates", str(folder), "--admission-port", str(port)),
-        *("--host", "127.0.0.1", "--port", str(health)),
-        name="webhook",
-    )
-    await world.serving(health)
-    name = f"{world.namespace}.gpu.scheduling"
-    entry = {
-        "name": name,
-        "clientConfig": {
-            "url": f"https://127.0.0.1:{port}/mutate-pods",
-            "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
-        },
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
-        "failurePolicy": "Fail",
-        "reinvocationPolicy": "IfNeeded",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    await world.client.create(path, {"metadata": {"name": name}, "webhooks": [entry]})
-    world.cleanup.append(f"{path}/{name}")
-
-    async def asked() -> bool:
-        try:
-            made = await world.try_pod("probe", claim="none-yet")
-        except KubeError:
-            return False
-        return bool(made["spec"].get("schedulingGates"))
-
-    await world.until("the API server asks the webhook", asked)
 
 
 def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_scheduler_counts(
@@ -65,7 +20,7 @@ def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_sched
 ) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await _admitting(world)
+            await admitting(world)
             await world.claim("two", 2)
             made = await world.try_pod("p", claim="two", init=True)
             spec = made["spec"]
@@ -95,7 +50,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await _admitting(world)
+            await admitting(world)
             await world.claim("two", 2)
             for what, (pod, sentence) in REFUSED.items():
                 with pytest.raises(KubeError) as error:
@@ -108,7 +63,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -
 def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
-            await _admitting(world)
+            await admitting(world)
             await world.claim("two", 2)
             own = [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}]
             made = await world.try_pod("p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"})

@@ -12,6 +12,7 @@ from . import (
     compute_domain,
     fabric,
     gang,
+    gpu_scheduler,
     localisation,
     mnnvl,
     webhook,
@@ -65,6 +66,11 @@ def main() -> int:
     )
     appwrapper_trace.add_arguments(
         benches.add_parser("appwrapper-trace", help="what AppWrappers become in scenario files, to be compared")
+    )
+    gpu_scheduler.add_arguments(
+        benches.add_parser(
+            "gpu-scheduler", help="a thousand nodes of eight GPUs: calls, binds a second, gangs, reuse, memory"
+        )
     )
     args = parser.parse_args()
     try:

@@ -6,13 +6,13 @@ Whatever changed is looked at again, each thing once and by one worker at a time
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
-from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.logs import get_logger
 from preflight_kube.workqueue import Queue
 
@@ -30,6 +30,7 @@ from .protocol import Answer, Request
 from .reclaim import Done, collect
 from .state import Key
 from .state import State as Seen
+from .words import Words, has, shares
 
 __all__ = ["CLAIM_PATIENCE", "Controller"]
 
@@ -41,7 +42,6 @@ WORKERS: Final = 4
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _NUDGE_REST: Final = 0.2
-COMPONENT: Final = "gpu-scheduler-controller"
 
 
 class Controller:
@@ -61,7 +61,11 @@ class Controller:
         self._free: dict[str, int] = {}
         self._said: dict[Key, dict[str, Any]] = {}
         self._sick: set[tuple[str, int]] = set()
-        self._ganging = Ganging(config, seen, meters, self._performer, self._say)
+        self._unplaced: set[Key] = set()
+        self._news = Queue("news")
+        self._conflicts: dict[str, tuple[str, ...]] = {}
+        self._words = Words(client)
+        self._ganging = Ganging(config, seen, meters, self._performer, self._words.of_pod)
 
     async def lead(self) -> None:
         """Until cancelled. Begins with a look at everything."""
@@ -82,6 +86,7 @@ class Controller:
                     (self._gates, self._ungate),
                     (self._claims, self._tell),
                     (self._nodes, self._count),
+                    (self._news, self._announce),
                 )
                 for queue, look in looks:
                     for _ in range(2):
@@ -103,6 +108,7 @@ class Controller:
                     self._gates.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
+            self._placed(key, pod)
             for name in seen.by_pod.get(key, ()):
                 self._leases.add((key[0], name))
         elif kind == "claim":
@@ -129,6 +135,15 @@ class Controller:
                 self._claims.add((pod.metadata.namespace, pod.claim))
         if kind in {"pod", "claim"}:
             self._ganging.look()
+
+    def _placed(self, key: Key, pod: Pod | None) -> None:
+        """Of a pod that is seen to become bound people are told; what was bound before this replica led has been told."""
+        if pod is not None and pod.claim and not pod.bound:
+            self._unplaced.add(key)
+        elif key in self._unplaced:
+            self._unplaced.discard(key)
+            if pod is not None:
+                self._news.add(key)
 
     def _queue(self, lease: Lease) -> None:
         """By the holder's namespace: one that has many leases to collect does not hold up another."""
@@ -159,6 +174,7 @@ class Controller:
         elif done is Done.RECLAIMED:
             self._meters.reclaimed.inc()
             log.info("reclaimed", **about)
+            await self._tell_gang(lease)
         if done is Done.AGAIN:
             return _AGAIN
         return lasts if done is Done.KEPT else None
@@ -174,7 +190,21 @@ class Controller:
             for name, number in states.items():
                 self._meters.leases.labels(name).set(number)
             self._meters.stale.set(self._seen.stale())
+            phases = Counter(str(one["phase"]) for one in self._said.values())
+            self._meters.counted(phases, self._seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
+
+    async def _tell_gang(self, lease: Lease) -> None:
+        pod = self._seen.pods.get(lease.pod) if lease.pod is not None else None
+        claim = self._seen.claim_of(pod)[0] if pod is not None else None
+        if pod is None or claim is None or claim.gang is None or pod.metadata.uid != lease.holder:
+            return
+        await self._words.of_pod(
+            pod,
+            "GangTimedOut",
+            f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s of its reservation {lease.number}; its GPUs "
+            "are taken back, and it is planned again",
+        )
 
     # --- gates
 
@@ -183,7 +213,7 @@ class Controller:
         if pod is None or pod.deleting:
             return None
         if _unallocated(pod):
-            await self._say(
+            await self._words.of_pod(
                 pod, "GpusNotAllocated", "it was bound by somebody else than the GPU scheduler, and sees no GPU"
             )
             return None
@@ -200,11 +230,19 @@ class Controller:
             waited = self._since.note("/".join(key), pod.metadata.uid, self._client.clock())
             if waited < CLAIM_PATIENCE:
                 return CLAIM_PATIENCE - waited
-            await self._say(
+            await self._words.of_pod(
                 pod,
                 "GpuClaimMissing",
                 f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
             )
+        return None
+
+    async def _announce(self, key: Key) -> float | None:
+        pod = self._seen.pods.get(key)
+        allocated = pod.allocated if pod is not None else None
+        if pod is not None and pod.bound and allocated is not None:
+            said = has(pod, self._seen.inventories.get(allocated.node))
+            await self._words.of_pod(pod, "GpusAllocated", said, True)
         return None
 
     # --- claims
@@ -241,6 +279,9 @@ class Controller:
         node, inventory = self._seen.nodes.get(key[1]), self._seen.inventories.get(key[1])
         if node is None or inventory is None:
             return None
+        if inventory.conflicts and self._conflicts.get(key[1]) != inventory.conflicts:
+            await self._words.of_node(node, "DevicePluginConflict", shares(inventory.conflicts))
+        self._conflicts[key[1]] = inventory.conflicts
         leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
         await self._tell_sick(key[1], inventory, leases)
         leased = list(leases)
@@ -261,7 +302,7 @@ class Controller:
             if pod.metadata.uid != lease.holder or (lease.holder, device.id) in self._sick:
                 continue
             self._sick.add((lease.holder, device.id))
-            await self._say(
+            await self._words.of_pod(
                 pod, "GpuUnhealthy", f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}"
             )
 
@@ -291,26 +332,6 @@ class Controller:
                     continue  # it has changed, which is an event by itself
                 except KubeError as error:
                     log.warning("not nudged", pod="/".join(pod.key), error=str(error))
-
-    # --- words
-
-    async def _say(self, pod: Pod, reason: str, message: str, good: bool = False) -> None:
-        about = pod.metadata
-        made = event(
-            COMPONENT,
-            Regarding("v1", "Pod", about.name, about.uid, about.namespace),
-            about=f"{reason} {message}",
-            good=good,
-            reason=reason,
-            message=message,
-            now=timestamp(datetime.now(UTC)),
-        )
-        try:
-            await self._client.create(f"/api/v1/namespaces/{about.namespace}/events", made)
-        except Conflict:
-            pass  # it was said before
-        except KubeError as error:
-            log.warning("no Event", pod="/".join(pod.key), reason=reason, error=str(error))
 
     def _told(self, request: Request, answer: Answer) -> None:
         self._seen.told(request, answer)

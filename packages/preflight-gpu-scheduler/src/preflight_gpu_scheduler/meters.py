@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +14,8 @@ from .protocol import AdoptLease, Answer, BindPod, CreateLease, DeleteLease, Req
 __all__ = ["ControllerMeters", "ExtenderMeters", "MirrorAges"]
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
+"""Of a GpuClaim."""
 _OPS: Final = {CreateLease: "create", AdoptLease: "update", DeleteLease: "delete", BindPod: "bind"}
 
 
@@ -63,7 +65,19 @@ class ControllerMeters(_Writes):
             buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
             registry=registry,
         )
+        self._devices = Gauge(
+            "gpu_scheduler_devices", "GPUs of a node: free, leased, unusable.", ["node", "state"], registry=registry
+        )
         self.stale = Gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.", registry=registry)
+
+    def counted(self, phases: Mapping[str, int], devices: Mapping[str, Mapping[str, int]]) -> None:
+        """``phases``: claims in each; ``devices``: by node, how many are in which state."""
+        for phase in PHASES:
+            self.claims.labels(phase).set(phases.get(phase, 0))
+        self._devices.clear()  # of nodes that have gone nothing is said any more
+        for node, states in devices.items():
+            for state, number in states.items():
+                self._devices.labels(node, state).set(number)
 
 
 class MirrorAges(Collector):

@@ -151,6 +151,15 @@ class State:
         """Ids by node that cannot be taken over."""
         return {name: self._busy(name) for name in self.inventories}
 
+    def device_states(self) -> dict[str, dict[str, int]]:
+        """By node, how many GPUs are leased, free, and neither: sick, unknown or cut into slices."""
+        found = {}
+        for name, inventory in self.inventories.items():
+            leased = {gpu for gpu, _ in self.leases_on(name)}
+            free = sum(one.usable and one.id not in leased for one in inventory.devices)
+            found[name] = {"leased": len(leased), "free": free, "unusable": len(inventory.devices) - len(leased) - free}
+        return found
+
     def uuids(self, node: str) -> Mapping[int, str]:
         found = self.inventories.get(node)
         return found.uuids if found is not None else {}

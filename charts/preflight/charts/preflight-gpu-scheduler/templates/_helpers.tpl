@@ -48,6 +48,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ printf "system:serviceaccount:%s:%s-%s" $root.Release.Namespace (include "preflight-gpu-scheduler.name" $root) (index . 1) }}
 {{- end }}
 
+{{- define "preflight-gpu-scheduler.metricsFrom" -}}
+{{- $unlabelled := dict "key" "nvsentinel.nvidia.com/preflight" "operator" "NotIn" "values" (list "enabled") -}}
+{{- $default := list (dict "namespaceSelector" (dict "matchExpressions" (list $unlabelled))) -}}
+{{- dig "networkPolicy" "metricsFrom" $default .Values.AsMap | toYaml -}}
+{{- end }}
+
 {{/* What all our pods have; a list of (root, part). */}}
 {{- define "preflight-gpu-scheduler.pod" -}}
 {{- $root := index . 0 -}}

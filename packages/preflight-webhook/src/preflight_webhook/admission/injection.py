@@ -88,7 +88,7 @@ class Workload(NamedTuple):
     when it is not known; ``kinds``: of both by name, gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many
     containers and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name; ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
     ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
-    may be mounted.
+    may be mounted; ``named_devices``: whether variables of the operator's say which GPUs a container sees.
     """
 
     devices: Mapping[str, int]
@@ -101,6 +101,7 @@ class Workload(NamedTuple):
     ipc_lock: bool
     pull_secrets: frozenset[str]
     reports: bool
+    named_devices: bool
 
 
 def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place) -> Injection:
@@ -115,7 +116,7 @@ def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: 
         if amounts not in resources:  # the same for most checks
             resources[amounts] = _resources(config, check, place.accounts, pod)
         expected = _expected(resources[amounts], pod)
-        container, text = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports)
+        container, text = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices)
         made[check.placement].append(Built(container, text, resources[amounts]))
         if check.nccl:
             nccl, shm = True, shm or _own_shm(check, inherited)
@@ -243,7 +244,7 @@ def _at_most(amount: int, most: int | None) -> int:
 
 
 _containers: Final[
-    SizedCache[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool], tuple[dict[str, Any], bytes]]
+    SizedCache[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool], tuple[dict[str, Any], bytes]]
 ] = SizedCache(1024 * 1024)
 
 
@@ -254,9 +255,10 @@ def _container(  # noqa: PLR0917
     inherited: Inherited | None,
     ipc_lock: bool,
     reports: bool,
+    named_devices: bool,
 ) -> tuple[dict[str, Any], bytes]:
     """One init container but for its resources, and its text. Made once; nobody changes it."""
-    key = check, config, expected, inherited, ipc_lock, reports
+    key = check, config, expected, inherited, ipc_lock, reports, named_devices
     if (kept := _containers.get(key)) is not None:
         return kept
     made = _made(*key)
@@ -272,6 +274,7 @@ def _made(  # noqa: PLR0917
     inherited: Inherited | None,
     ipc_lock: bool,
     reports: bool,
+    named_devices: bool,
 ) -> dict[str, Any]:
     mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
     mounts += [
@@ -290,6 +293,8 @@ def _made(  # noqa: PLR0917
         mounts.append(_mount(names.SHM_VOLUME, names.SHM_DIR, read_only=False))
     mounts += extras.mounts(check.extra_volume_mounts)
     env = _env(check, config, expected, reports=reports)
+    if named_devices:
+        env += [one.entry for one in config.device_variables.variables]
     if inherited is not None:
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
@@ -316,7 +321,7 @@ def _made(  # noqa: PLR0917
 
 def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
     """The environment that a check gets of us and of the operator, in its order; not to be changed."""
-    made, _ = _container(check, config, None, None, False, True)
+    made, _ = _container(check, config, None, None, False, True, False)
     env: list[dict[str, Any]] = made.get("env") or []
     return env
 

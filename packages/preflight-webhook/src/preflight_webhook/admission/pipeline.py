@@ -70,6 +70,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
     confined: bool
     memory: tuple[str, ...]  # volumes that are memory, where any check inherits
     redirects: tuple[Redirect, ...]
+    claimed: bool  # by the annotation of deviceVariables
 
     @property
     def size(self) -> int:
@@ -179,7 +180,13 @@ def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim 
         confined,
         _memory(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
+        _claimed(pod, config),
     )
+
+
+def _claimed(pod: Pod, config: Config) -> bool:
+    named = config.device_variables
+    return named.enabled and named.claim_annotation in (pod.metadata.annotations or {})
 
 
 def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
@@ -258,6 +265,9 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         ipc_lock=inherited.ipc_lock,
         pull_secrets=frozenset(facts.pull_secrets or ()),
         reports=config.platform_connector.enabled and not facts.confined,
+        named_devices=facts.claimed
+        and not found.gpu_claims
+        and {*found.gpus} == {config.device_variables.resource_name},
     )
     injection = inject(config, checks, workload, first, last)
     warnings = [w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings]

@@ -19,8 +19,9 @@ from preflight_proto import gang_source, names
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
-from . import extras, given, overrides
+from . import devices, extras, given, overrides
 from .addresses import engine_problems
+from .devices import DeviceVariables
 from .extras import ExtraMount, ExtraVolume
 from .timeouts import duration_problems, in_one_line
 
@@ -233,6 +234,7 @@ class Config(_Section, frozen=True, kw_only=True):
     gang_discovery: GangDiscovery = GangDiscovery()
     gpu_detection: GpuDetection = GpuDetection()
     network_detection: NetworkDetection = NetworkDetection()
+    device_variables: DeviceVariables = DeviceVariables()
     mirror_claims: Names = ("compute-domain-default-channel.nvidia.com",)
     nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*")
     nccl_mount_patterns: Names = (names.SHM_DIR,)
@@ -306,6 +308,7 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
     for i, check in enumerate(listed):
         problems += _about_check(f"checks[{i}]", check)
     problems += _of_connector(raw.get("platformConnector"))
+    problems += devices.problems(raw)
     discovery = raw.get("gangDiscovery")
     if isinstance(discovery, dict):
         problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")

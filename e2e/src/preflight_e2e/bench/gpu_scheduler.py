@@ -1,0 +1,327 @@
+"""The GPU scheduler with a real kube-scheduler, API server and etcd: calls of the extender, binds a second, gangs, reuse, memory.
+
+Beside it the stock scheduler counts `nvidia.com/gpu` on the same nodes, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
+
+from . import served
+from .bars import Bar, all_hold, at_least, at_most, below
+from .gpu_nodes import GPUS, SCHEDULER, STOCK, Api, Nodes, Watching, pod, until
+from .load import BenchError
+
+__all__ = ["add_arguments", "run", "share"]
+
+Json = dict[str, Any]
+AT_ONCE = 16
+CALLS = 400
+"""Of filter, and of prioritize."""
+DIRECT = {1: 400, GPUS: 100}
+"""Binds that are asked for without a scheduler, by how many GPUs."""
+REUSED = 100
+WAITING = 8
+STALLED = 120.0
+"""Seconds without a bind after which a run is over."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, default=1000, metavar="N", help="of eight GPUs each (%(default)s)")
+    parser.add_argument("--gang", type=int, default=128, metavar="N", help="members of eight GPUs (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the processes said")
+    served.add_server(parser)
+    parser.set_defaults(run=run, server="preflight-gpu-scheduler")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = assets()
+    if folder is None or not (folder / "kube-scheduler").exists():
+        raise BenchError(f"{ASSETS} does not name a folder with etcd, kube-apiserver and kube-scheduler; set it.")
+    # Taints of nodes that no kubelet has reported are a controller's to take away, which does not run here.
+    more = ["--disable-admission-plugins=TaintNodesByCondition"]
+    with tempfile.TemporaryDirectory() as name, ApiServer(Path(name), folder, more=more) as server:
+        printed = subprocess.run([args.server, "crd"], stdout=subprocess.PIPE, check=True).stdout
+        for definition in yaml.safe_load_all(printed):
+            server.define(definition)
+        logs = args.logs or Path(name) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        bench = Bench(server, folder, logs, args.server)
+        figures = bench.measured(args.nodes, args.gang)
+    print(json.dumps({"gpu_scheduler": figures}), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps({"gpu_scheduler": figures}, indent=1) + "\n")
+    return 0 if all_hold(bars(figures), ".4g") else 1
+
+
+def bars(figures: Json) -> list[Bar]:
+    """Those of 1,000 nodes; fewer make everything easier."""
+    calls = [(verb, figures[verb]) for verb in ("filter", "prioritize")]
+    return [
+        *(below(f"p99 of {verb}, in ms,", one["p99_ms"], 5) for verb, one in calls),
+        *(below(f"CPU of {verb}, in ms,", one["cpu_ms"], 1.5) for verb, one in calls),
+        below("p99 of a bind of one GPU, in ms,", figures["bind"]["p99_ms_1"], 60),
+        below("p99 of a bind of eight GPUs, in ms,", figures["bind"]["p99_ms_8"], 150),
+        at_most("requests of a bind of one GPU", figures["bind"]["requests_1"], 2),
+        at_most("requests of a bind of eight GPUs", figures["bind"]["requests_8"], 9),
+        at_least("one-GPU pods bound a second", figures["binds_per_s"]["1"], 50),
+        at_least("eight-GPU pods bound a second", figures["binds_per_s"]["8"], 15),
+        below("share of conflicts", figures["conflicts"], 0.01),
+        at_most("GPUs given twice", figures["double_bookings"], 0),
+        below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2),
+        below("a gang of 128, in s,", figures["gang_128_s"], 15),
+        *(below(f"memory of the {name}, in MiB,", one, 120) for name, one in figures["rss_mb"].items()),
+    ]
+
+
+class Bench:
+    """The processes, and what is asked of them."""
+
+    def __init__(self, server: ApiServer, folder: Path, logs: Path, program: str) -> None:
+        self._server, self._folder, self._logs, self._program = server, folder, logs, program
+        self._kubeconfig = server.kubeconfig(logs.parent / "kubeconfig")
+        self._port = free_port()
+        self.api = Api(server)
+
+    def measured(self, nodes: int, gang: int) -> Json:
+        figures: Json = {"nodes": nodes, "gpus": nodes * GPUS}
+        with Nodes(self.api, nodes) as cluster:
+            for name, count in (("one", 1), ("eight", GPUS)):
+                cluster.claim(name, count)
+            cluster.claim("gang", GPUS, gang="gang")
+            watching = Watching(self.api)
+            listen = ("--listen", "127.0.0.1", "--extender-port", str(self._port))
+            with self._service("extender", *listen) as extender:
+                figures |= self._calls(cluster, extender)
+                figures["bind"] = self._binds(cluster)
+                with self._service("controller", "--namespace", "default") as controller:
+                    _say(figures)
+                    cluster.clear()
+                    rates: dict[str, float] = {}
+                    before = _metrics(extender)
+                    rates["1"], at_ones = self._rate(cluster, watching, "one", 1, (extender, controller))
+                    figures["conflicts"] = share(before, _metrics(extender))
+                    figures["reuse_p99_s"] = self._reuse(cluster, watching)
+                    cluster.clear()
+                    rates["8"], _ = self._rate(cluster, watching, "eight", GPUS, ())
+                    cluster.clear()
+                    figures["gang_128_s"] = self._gang(cluster, watching, min(gang, nodes))
+                    cluster.clear()
+                    figures |= {"binds_per_s": rates, "rss_mb": at_ones}
+                    figures["double_bookings"] = watching.doubles
+                    watching.alive()
+                    _say(figures)
+            stock, _ = self._rate(cluster, watching, "", 1, ())
+        return {
+            **figures,
+            "stock_binds_per_s": stock,
+            "ratio": round(rates["1"] / stock, 3),
+        }
+
+    # --- calls of the extender, without a scheduler
+
+    def _calls(self, cluster: Nodes, extender: served.Served) -> Json:
+        (made,) = cluster.pods([pod("asked-about", "one", 1)])
+        body = json.dumps({"Pod": made, "NodeNames": cluster.names}).encode()
+        found = {}
+        until("filter passes every node", lambda: len(self._ask("filter", body)["NodeNames"]) == len(cluster.names))
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        for verb in ("filter", "prioritize"):
+            seconds, before = [], extender.cpu_seconds()
+            for _ in range(CALLS):
+                began = time.perf_counter()
+                connection.request("POST", f"/{verb}", body)
+                connection.getresponse().read()
+                seconds.append(time.perf_counter() - began)
+            cpu = (extender.cpu_seconds() - before) / CALLS
+            found[verb] = {
+                "p50_ms": _ms(seconds, 0.5),
+                "p99_ms": _ms(seconds, 0.99),
+                "cpu_ms": round(cpu * 1e3, 3),
+            }
+        connection.close()
+        cluster.delete("asked-about")
+        return found
+
+    def _ask(self, verb: str, body: bytes) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{verb}", body) as answer:
+            return json.loads(answer.read())
+
+    def _binds(self, cluster: Nodes) -> Json:
+        """As kube-scheduler asks for them, :data:`AT_ONCE` at a time, each on a node that has room."""
+        found: Json = {}
+        free = list(cluster.names)
+        for count, number in DIRECT.items():
+            room = (len(cluster.names) // 2) * (GPUS // count)
+            bodies = [
+                pod(f"direct-{count}-{n}", "one" if count == 1 else "eight", count) for n in range(min(number, room))
+            ]
+            made = cluster.pods(bodies)
+            time.sleep(2)  # for the extender's mirror to have them
+            nodes = [free.pop() for _ in range(-(-len(made) * count // GPUS))]
+            before = self.api.requests()
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                asked = [(one, nodes[n * count // GPUS]) for n, one in enumerate(made)]
+                seconds = list(pool.map(lambda one: self._bind(*one), asked))
+            found[f"p50_ms_{count}"] = _ms(seconds, 0.5)
+            found[f"p99_ms_{count}"] = _ms(seconds, 0.99)
+            found[f"requests_{count}"] = round((self.api.requests() - before) / len(made), 3)
+        return found
+
+    def _bind(self, made: Json, node: str) -> float:
+        about = made["metadata"]
+        args = {"PodName": about["name"], "PodNamespace": about["namespace"], "PodUID": about["uid"], "Node": node}
+        body = json.dumps(args).encode()
+        began = time.perf_counter()
+        said = self._ask("bind", body)
+        if said["Error"]:
+            raise BenchError(f"{about['name']} was not bound to {node}: {said['Error']}.")
+        return time.perf_counter() - began
+
+    # --- with a scheduler
+
+    def _rate(
+        self, cluster: Nodes, watching: Watching, claim: str, count: int, measured: Sequence[served.Served]
+    ) -> tuple[float, Json]:
+        """Pods bound a second from the first to the last that takes all GPUs; and the memory of the services at the end."""
+        number = len(cluster.names) * GPUS // count
+        scheduler = SCHEDULER if claim else STOCK
+        cluster.pods([pod(f"{claim or 'stock'}-{n}", claim, count, scheduler=scheduler) for n in range(number)])
+        with self._scheduler(scheduler):
+            self._all_bound(watching, number)
+        times = sorted(watching.bound.values())
+        rate = round((number - 1) / (times[-1] - times[0]), 1)
+        print(f"{number} pods of {count} GPUs by {scheduler}: {rate} bound a second", flush=True)
+        memory = {name: one.resident_mb() for name, one in zip(("extender", "controller"), measured, strict=False)}
+        if not claim:
+            self.api.call("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
+        return rate, memory
+
+    def _all_bound(self, watching: Watching, number: int) -> None:
+        seen, since = -1, time.monotonic()
+        while len(watching.bound) < number:
+            watching.alive()
+            if len(watching.bound) != seen:
+                seen, since = len(watching.bound), time.monotonic()
+            if time.monotonic() - since > STALLED:
+                raise BenchError(f"{seen} of {number} pods are bound, and for {STALLED:.0f} s no further one was.")
+            time.sleep(0.05)
+
+    def _reuse(self, cluster: Nodes, watching: Watching) -> float:
+        """All GPUs are given and some pods wait: seconds from the deletion of one that has a GPU to the next bind; the 99th of 100."""
+        seconds = []
+        with self._scheduler(SCHEDULER):
+            cluster.pods([pod(f"next-{n}", "one", 1) for n in range(WAITING)])
+            time.sleep(5)  # they are tried, and rejected
+            for n in range(REUSED):
+                gone = f"one-{n}"
+                there = set(watching.bound)
+                began = time.monotonic()
+                cluster.delete(gone)
+                until("a pod that waits has the GPU", lambda: set(watching.bound) - there)  # noqa: B023 (called at once)
+                (name,) = set(watching.bound) - there
+                seconds.append(watching.bound[name] - began)
+                cluster.pods([pod(f"next-{WAITING + n}", "one", 1)])
+        seconds.sort()
+        return round(_quantile(seconds, 0.99), 3)
+
+    def _gang(self, cluster: Nodes, watching: Watching, members: int) -> float:
+        """Seconds from the creation of the last member to the last Binding."""
+        with self._scheduler(SCHEDULER):
+            cluster.pods([pod(f"member-{n}", "gang", GPUS, gang=members) for n in range(members)])
+            began = time.monotonic()
+            self._all_bound(watching, members)
+        return round(max(watching.bound.values()) - began, 2)
+
+    # --- processes
+
+    @contextmanager
+    def _service(self, name: str, *options: str) -> Iterator[served.Served]:
+        port = free_port()
+        command = [self._program, name, *options, "--host", "127.0.0.1", "--port", str(port)]
+        environ = {"KUBECONFIG": str(self._kubeconfig)}
+        with served.pinned(command, None, self._logs / f"{name}.log", environ, stderr=subprocess.STDOUT) as process:
+            until(f"the {name} is ready", lambda: process.poll() is not None or _ready(port))
+            if process.poll() is not None:
+                raise BenchError(f"the {name} has ended: {(self._logs / f'{name}.log').read_text()[-300:]}")
+            yield served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
+
+    @contextmanager
+    def _scheduler(self, name: str) -> Iterator[None]:
+        """A real kube-scheduler: with our extender, or as it is but for its name and how much it may ask of the API server."""
+        if name == STOCK:
+            config: Json = {
+                "apiVersion": "kubescheduler.config.k8s.io/v1",
+                "kind": "KubeSchedulerConfiguration",
+                "clientConnection": {"qps": 500, "burst": 1000, "kubeconfig": str(self._kubeconfig)},
+                "leaderElection": {"leaderElect": False},
+                "profiles": [{"schedulerName": STOCK}],
+            }
+        else:
+            words = [self._program, "scheduler-config", "--kubeconfig", str(self._kubeconfig), "--no-leader-election"]
+            words += ["--extender-port", str(self._port)]
+            config = yaml.safe_load(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+        file = self._logs / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(config))
+        command = [str(self._folder / "kube-scheduler"), f"--config={file}", "--secure-port=0"]
+        with served.pinned(command, None, self._logs / f"{name}.log", os.environ, stderr=subprocess.STDOUT):
+            yield
+
+
+def share(before: str, after: str) -> float:
+    """Of the writes for binds between two readings, the part that met somebody else's: leases that existed, Bindings that came too late."""
+    told = _writes(after)
+    told.subtract(_writes(before))
+    met = sum(number for result, number in told.items() if result in {"exists", "conflict", "error"})
+    return round(met / told.total(), 5) if told.total() else 0.0
+
+
+def _writes(metrics: str) -> Counter[str]:
+    """By result."""
+    found: Counter[str] = Counter()
+    for line in metrics.splitlines():
+        if line.startswith(("gpu_scheduler_lease_writes_total{", "gpu_scheduler_binds_total{")):
+            found[line.partition('result="')[2].partition('"')[0]] += int(float(line.rpartition(" ")[2]))
+    return found
+
+
+def _metrics(one: served.Served) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
+        return str(answer.read().decode())
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return bool(answer.status == http.client.OK)
+    except OSError:
+        return False
+
+
+def _ms(seconds: Sequence[float], share_of: float) -> float:
+    return round(_quantile(sorted(seconds), share_of) * 1e3, 2)
+
+
+def _quantile(ordered: Sequence[float], share_of: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share_of))]
+
+
+def _say(figures: Json) -> None:
+    print(json.dumps(figures), flush=True)

@@ -1,0 +1,72 @@
+"""What the bench of the GPU scheduler makes and counts."""
+
+from __future__ import annotations
+
+import pytest
+from preflight_e2e.bench.gpu_nodes import Tally, pod
+from preflight_e2e.bench.gpu_scheduler import bars, share
+
+BEFORE = """
+gpu_scheduler_lease_writes_total{op="create",result="stored"} 10.0
+gpu_scheduler_lease_writes_total{op="create",result="exists"} 5.0
+gpu_scheduler_binds_total{result="bound"} 10.0
+"""
+AFTER = """
+gpu_scheduler_lease_writes_total{op="create",result="stored"} 100.0
+gpu_scheduler_lease_writes_total{op="create",result="exists"} 6.0
+gpu_scheduler_binds_total{result="bound"} 108.0
+gpu_scheduler_binds_total{result="error"} 1.0
+gpu_scheduler_calls_total{result="error",verb="filter"} 50.0
+"""
+CALL = {"p50_ms": 1.0, "p99_ms": 2.0, "cpu_ms": 0.5}
+FIGURES = {
+    "filter": CALL,
+    "prioritize": CALL,
+    "bind": {"p99_ms_1": 50.0, "p99_ms_8": 100.0, "requests_1": 2.0, "requests_8": 9.0},
+    "binds_per_s": {"1": 60.0, "8": 20.0},
+    "conflicts": 0.0,
+    "double_bookings": 0,
+    "reuse_p99_s": 0.5,
+    "gang_128_s": 10.0,
+    "rss_mb": {"extender": 90.0, "controller": 80.0},
+}
+
+
+def test_a_pod_without_a_claim_is_counted_as_the_device_plugins() -> None:
+    stock = pod("p", "", 1, scheduler="stock")
+    assert stock["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert stock["metadata"]["annotations"] == {}
+    assert stock["spec"]["schedulerName"] == "stock"
+
+
+def test_a_member_of_a_gang_waits_behind_the_gate_and_says_how_many_they_are() -> None:
+    member = pod("p", "gang", 8, gang=128)
+    assert member["metadata"]["annotations"]["gpu.scheduling/gang-size"] == "128"
+    assert member["spec"]["schedulingGates"] == [{"name": "gpu.scheduling/waiting"}]
+
+
+def test_the_share_of_conflicts_is_of_what_was_written_between_two_readings() -> None:
+    assert share(BEFORE, AFTER) == pytest.approx(2 / 190, abs=1e-5)
+    assert share(AFTER, AFTER) == 0.0
+
+
+def test_a_gpu_that_two_living_pods_have_is_counted_and_one_that_was_passed_on_is_not() -> None:
+    tally = Tally()
+    tally.note("ADDED", "a", "uid-a", "node-1", "node-1:0,1")
+    tally.note("DELETED", "a", "uid-a", "node-1", "node-1:0,1")
+    tally.note("ADDED", "b", "uid-b", "node-1", "node-1:1")
+    assert (tally.doubles, tally.given) == (0, 1)
+    tally.note("ADDED", "c", "uid-c", "node-1", "node-1:1,2")
+    assert tally.doubles == 1
+    tally.note("MODIFIED", "c", "uid-c", "node-1", "node-1:1,2")
+    assert tally.doubles == 1
+    assert set(tally.bound) == {"b", "c"}
+
+
+def test_every_bar_says_when_it_is_missed() -> None:
+    assert all(bar.holds for bar in bars(FIGURES))
+    bad = {**FIGURES, "double_bookings": 1, "binds_per_s": {"1": 49.0, "8": 20.0}}
+    assert [bar.says for bar in bars(bad) if not bar.holds] == [
+        "one-GPU pods bound a second at least 50",
+        "GPUs given twice at most 0",
+    ]

@@ -1,0 +1,67 @@
+"""Events on pods and nodes, each said once: its name follows from what it says, so whoever leads next does not say it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from preflight_kube.client import Client, Conflict, KubeError
+from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.logs import get_logger
+
+from .inventory import CONFLICT_DRA, Inventory
+from .objects import Node, Pod
+
+__all__ = ["Words", "has", "shares"]
+
+log = get_logger(__name__)
+COMPONENT: Final = "gpu-scheduler-controller"
+
+
+class Words:
+    """What cannot be written is logged, and nothing else suffers."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def of_pod(self, pod: Pod, reason: str, message: str, good: bool = False) -> None:
+        about = pod.metadata
+        await self._say(Regarding("v1", "Pod", about.name, about.uid, about.namespace), reason, message, good)
+
+    async def of_node(self, node: Node, reason: str, message: str) -> None:
+        await self._say(Regarding("v1", "Node", node.metadata.name, node.metadata.uid), reason, message, False)
+
+    async def _say(self, regarding: Regarding, reason: str, message: str, good: bool) -> None:
+        made = event(
+            COMPONENT,
+            regarding,
+            about=f"{reason} {message}",
+            good=good,
+            reason=reason,
+            message=message,
+            now=timestamp(datetime.now(UTC)),
+        )
+        try:
+            await self._client.create(f"/api/v1/namespaces/{made['metadata']['namespace']}/events", made)
+        except Conflict:
+            pass  # it was said before
+        except KubeError as error:
+            log.warning("no Event", about=regarding.name, reason=reason, error=str(error))
+
+
+def has(pod: Pod, inventory: Inventory | None) -> str:
+    """Which GPUs the Binding gave, and on which islands; empty where it gave none."""
+    found = pod.allocated
+    if found is None:
+        return ""
+    devices = inventory.devices if inventory is not None else ()
+    islands = sorted({one.island for one in devices if one.id in found.ids and one.island})
+    where = f", island{'s' if len(islands) > 1 else ''} {', '.join(islands)}" if islands else ""
+    return f"GPU{'s' if len(found.ids) > 1 else ''} {','.join(map(str, found.ids))} of {found.node}{where}"
+
+
+def shares(conflicts: Sequence[str]) -> str:
+    """Why a node with these conflicts takes no pods of ours."""
+    who = "a DRA driver" if set(conflicts) == {CONFLICT_DRA} else "a device plugin"
+    return f"{who} hands out the GPUs of this node, too: no pod with a GpuClaim is placed here; take it off this node"
