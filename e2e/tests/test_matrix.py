@@ -131,10 +131,14 @@ def test_there_are_at_least_thirty_five_rows_of_compute_domains_of_which_twenty_
     rows = [row for row in PROOFS if row.id.startswith("cd-")]
     assert len(rows) >= 35
     assert len([row for row in rows if row.ring == "cluster"]) >= 20
+
+
 def test_of_multi_node_nvlink_there_are_at_least_twenty_five_rows_of_which_five_are_on_a_cluster() -> None:
     rows = [row for row in PROOFS if row.id.startswith("mnnvl-")]
     assert len(rows) >= 25
     assert len([row for row in rows if row.ring == "cluster"]) >= 5
+
+
 def test_there_are_at_least_sixty_rows_of_appwrappers() -> None:
     assert len([row for row in PROOFS if row.id.startswith("appwrapper-")]) >= 60
 
