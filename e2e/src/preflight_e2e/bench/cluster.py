@@ -133,7 +133,7 @@ class Told:
     def _watch(self) -> None:
         decoder = msgspec.json.Decoder(_Event)
         try:
-            while not self._ended:
+            while True:
                 while line := self._answer.readline():
                     self._saw(decoder.decode(line).object.metadata)
                 if self._ended:
