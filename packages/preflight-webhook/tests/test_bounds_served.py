@@ -496,7 +496,7 @@ def test_a_certificate_out_of_its_time_is_said_once_and_no_replica_with_it_is_re
         status, why = server.readyz()
         assert (status, says in why) == (503, True)
         assert server.metric("preflight_webhook_certificate_valid") == 0
-        assert [line["level"] for line in lines(tmp_path) if says in line["msg"]] == ["error"]
+        assert [line["level"] for line in lines(tmp_path) if says in line.get("why", "")] == ["error"]
         dated(tmp_path, -1, 1)
         wait_until(lambda: server.readyz()[0] == 200, hook.process)
         assert server.metric("preflight_webhook_certificate_valid") == 1
