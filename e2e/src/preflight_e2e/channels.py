@@ -127,7 +127,15 @@ class Channels:
         """Run ``words`` where the node's folders are mounted; what they print."""
         pods = self.api.list_namespaced_pod(self.name, label_selector=f"app={DRIVERS}").items
         [pod] = [one.metadata.name for one in pods if one.spec.node_name == node]
-        return run_in(self.name, pod, *words)
+        said: list[str] = []
+
+        def ran() -> bool:
+            with suppress(client.ApiException):  # a kubelet that has just started knows no pod yet
+                said.append(run_in(self.name, pod, *words))
+            return bool(said)
+
+        until(ran, f"{words[0]} on {node}")
+        return said[0]
 
     def cdi_files(self, node: str) -> list[str]:
         """The driver's CDI files on ``node``."""
