@@ -185,3 +185,10 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
         "ignored  PodClique default/t-0-x: the annotation mnnvl.nvsentinel.nvidia.com/domain is none that the webhook wrote",
     ]
     assert show(cluster.world(), pods, DRIVER, support(DRIVER), NOW, only="u").startswith("ignored")
+
+
+@pytest.mark.parametrize("what", ["training", "pcs/", "pcs/A", "pod/training", "pcs/../x"])
+def test_what_is_no_set_is_not_asked_for(what: str) -> None:
+    done = run("explain", "--live", what)
+    assert done.returncode == 2
+    assert f'"{what}" is no PodCliqueSet; write pcs/NAME' in done.stderr
