@@ -1,8 +1,12 @@
-"""Watches that lag, that end, and conflicts: what is decided is what a current view would have said."""
+"""Watches that lag, that end, and conflicts: what is decided is what a current view would have said.
+
+APPWRAPPER_LAG is by how many seconds a watch lags (5).
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -23,7 +27,7 @@ class LaggingClient(OneNamespace):
     """Each event of the watches of ``plural`` comes ``seconds`` late."""
 
     plural = ""
-    seconds = 2.0
+    seconds = float(os.environ.get("APPWRAPPER_LAG", "5"))
 
     @asynccontextmanager
     async def watch(self, path: str, *args: Any, **more: Any) -> AsyncIterator[Any]:

@@ -86,6 +86,14 @@ def test_all_problems_come_at_once() -> None:
     assert len(problems(text)) == 4
 
 
+def test_what_can_be_read_is_judged_beside_what_cannot() -> None:
+    text = "faultTolerance: {admissionGracePeriod: 10m, retryPausePeriod: 90000000000, typo: 3}"
+    said = problems(text)
+    assert len(said) == 3, said
+    assert any("admissionGracePeriod: 10m is more than warmupGracePeriod" in one for one in said)
+    assert len(problems("faultTolerance: {admissionGracePeriod: 10m, warmupGracePeriod: 900}")) == 1
+
+
 def test_the_schema_is_one_of_2020_12() -> None:
     assert json_schema()["$defs"]["Config"]["additionalProperties"] is False
 
@@ -110,6 +118,20 @@ def test_explain_shows_what_would_be_created(tmp_path: Path) -> None:
     assert said["podSets"] == ["Job train: 2 pods at template.spec.template"]
     objects = list(yaml.safe_load_all(run("explain", "-f", path, "-o", "yaml").stdout))
     assert objects == said["objects"]
+
+
+def test_explain_takes_a_manifest_without_a_namespace_for_one_of_the_namespace_that_is_given(tmp_path: Path) -> None:
+    made = job()
+    made["metadata"]["namespace"] = "other"
+    raw = wrapper(made)
+    raw["metadata"].pop("namespace")
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(raw))
+    done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "team-a")
+    assert done.returncode == 2
+    assert done.stdout.count("metadata.namespace: is other, and only the wrapper's own, team-a, is possible") == 1
+    assert done.stdout.count("problem:") == 1
+    done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "other")
+    assert done.returncode == 0, done.stdout
 
 
 def test_explain_shows_every_problem_of_a_manifest_and_exits_with_2(tmp_path: Path) -> None:

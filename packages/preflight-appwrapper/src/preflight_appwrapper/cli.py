@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 from preflight_kube import commands
 
 from . import document
@@ -120,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
     explain = commands.command(subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next")
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
-    explain.add_argument("-n", "--namespace", default="default", help="where NAME is (%(default)s)")
+    explain.add_argument(
+        "-n", "--namespace", default="default", help="where NAME is, or where what FILE holds would be (%(default)s)"
+    )
     explain.add_argument(
         "-f", "--file", metavar="FILE", help="a manifest instead (YAML or JSON): what would be created"
     )
@@ -242,7 +245,10 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.BadInput(
             f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}"
         )
-    found = plan(wrapper_from(raw), rules)
+    wrapper = wrapper_from(raw)
+    if not wrapper.metadata.namespace:  # as kubectl create -n has it
+        wrapper = replace(wrapper, metadata=replace(wrapper.metadata, namespace=args.namespace))
+    found = plan(wrapper, rules)
     if args.output == "json":
         print(json.dumps(msgspec.to_builtins(found), indent=2))
     elif args.output == "yaml":

@@ -166,7 +166,7 @@ def _of(raw: object, problems: list[str]) -> tuple[Config, Rules]:
     validator = jsonschema.Draft202012Validator(json_schema())
     problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError([*problems, *_of_the_rest(raw)])
     config = msgspec.convert(raw, Config)
     told = raw.get("faultTolerance", {}) if isinstance(raw, dict) else {}
     periods = _periods(config, problems)
@@ -174,6 +174,25 @@ def _of(raw: object, problems: list[str]) -> tuple[Config, Rules]:
     if problems:
         raise ConfigError(problems)
     return config, _rules(config, periods, frozenset(told))
+
+
+def _of_the_rest(raw: object) -> list[str]:
+    """What is wrong with the periods that can be read at all, beside one that cannot."""
+    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
+    if not isinstance(section, dict):
+        return []
+    fields, good, bad = msgspec.json.schema(FaultTolerance)["$defs"]["FaultTolerance"]["properties"], {}, set()
+    for key in fields:
+        if key in section:
+            try:
+                msgspec.convert({key: section[key]}, FaultTolerance)
+                good[key] = section[key]
+            except msgspec.ValidationError:
+                bad.add(key)
+    config, problems = Config(fault_tolerance=msgspec.convert(good, FaultTolerance)), list[str]()
+    periods = _periods(config, problems)
+    known = {field: period for field, period in periods.items() if {**_GRACES, **_OTHERS}[field] not in bad}
+    return [*problems, *_meaning(config, known)]
 
 
 def _renamed(raw: object, problems: list[str]) -> object:

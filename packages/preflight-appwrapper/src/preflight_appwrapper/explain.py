@@ -177,7 +177,8 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
 
 
 def _same_place(one: str, other: str) -> bool:
-    return one == other or one.partition(":")[2] == other.partition(":")[2]
+    """Whether two sentences begin with the same path, of which one is enough."""
+    return one.partition(":")[0] == other.partition(":")[0]
 
 
 def plan_text(one: Plan) -> str:
