@@ -69,6 +69,9 @@ GOOD: dict[str, Values] = {
     "checks once with one of ours": shared(checks=[DCGM, FABRIC]),
     "a part's own checks": {**shared(checks=[DCGM]), **injector(checks=[DCGM, ALLREDUCE]), **gang(checks=["dcgm-diag", "nccl-allreduce"])},
     "no checks": injector(checks=[]),
+    "GPUs that a scheduler chooses": injector(
+        gpuDetection={"resourceNames": ["nvidia.com/gpu", "gpu.scheduling/gpu"]}, deviceVariables={"enabled": True}
+    ),
     "a controller of another release": injector(checks=[ALLREDUCE], gangController="external"),
     "a gang-wide check that is off": injector(checks=[{**ALLREDUCE, "enabled": False}]),
     "every key of a check": injector(
