@@ -40,7 +40,7 @@ from prometheus_client import CollectorRegistry
 
 Blow = Callable[[], Awaitable[None]]
 Trap = Callable[[str, str], Awaitable[Blow | None]]
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a test gives up waiting."""
 
 

@@ -14,7 +14,7 @@ from preflight_gpu_scheduler.injection import REFERENCES
 from preflight_kube.client import KubeError
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 NODES = {
     "dots": "ip-10-0-0-1.ec2.internal",
     "250 characters": ".".join([*["n" * 49] * 4, "n" * 50]),

@@ -12,7 +12,7 @@ from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.injection import REFERENCES
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 CONFIG: dict[str, Any] = {
     "checks": [{"name": "dcgm-diag", "image": "d"}, {"name": "nccl-loopback", "image": "l"}],
     "gpuDetection": {"resourceNames": [names.DEVICE_PLUGIN_RESOURCE, names.COUNT_RESOURCE]},

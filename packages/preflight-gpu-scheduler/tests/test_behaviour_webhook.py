@@ -12,7 +12,7 @@ from preflight_gpu_scheduler import names
 from preflight_kube.client import KubeError
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_scheduler_counts(

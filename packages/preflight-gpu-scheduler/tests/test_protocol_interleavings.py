@@ -18,6 +18,7 @@ from preflight_gpu_scheduler.reclaim import collect
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]
+pytestmark = pytest.mark.timeout(600)
 NODE = "node-a"
 
 
